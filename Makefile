@@ -1,0 +1,52 @@
+# `make` lists the targets.
+GO ?= go
+LINT := $(GO) tool -modfile=go.tools.mod golangci-lint
+# How long each fuzz target runs.
+FUZZTIME ?= 30s
+# Operations of the random model test; `make model OPS=1000000` is the long run.
+OPS ?= 100000
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race model lint fmt fuzz bench deps clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## compile every package
+	$(GO) build ./...
+
+test: ## run the tests
+	$(GO) test -timeout 20m ./...
+
+race: ## run the tests under the race detector
+	$(GO) test -race -timeout 30m ./...
+
+model: ## run the store against its naive model, OPS operations long
+	$(GO) test -count=1 -timeout 60m ./test/model -ops $(OPS) -v
+
+lint: ## check style and formatting
+	$(LINT) run ./...
+	cd test/bench && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
+
+fmt: ## format the code
+	$(LINT) fmt ./...
+
+fuzz: ## run every fuzz target for FUZZTIME
+	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
+	  for name in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file"); do \
+	    echo "$$name in $$(dirname "$$file")"; \
+	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
+	  done; done
+
+bench: ## measure, beside the peers where there are any
+	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
+	cd test/bench && $(GO) test -run '^$$' -bench . -benchtime 1s -timeout 60m ./...
+
+deps: ## fetch the modules that build, tests and tools need
+	$(GO) mod download
+	$(GO) mod download -modfile=go.tools.mod
+	cd test/bench && $(GO) mod download
+
+clean: ## remove what the targets made
+	rm -rf bin
+	$(GO) clean -testcache

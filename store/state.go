@@ -1,0 +1,216 @@
+package store
+
+import (
+	"strings"
+
+	"github.com/tidwall/btree"
+
+	"setpoint.dev/setpoint/store/engine"
+)
+
+// version is the state of every plane at one revision. Once published it never
+// changes; readers find it through one atomic pointer, so a list, a page and a
+// fork are all a matter of holding on to it.
+//
+// It is a tree of trees (planes, tables, objects), each copy-on-write:
+//
+//	version -> planes by name -> tables by resource -> objects by key
+//	                                               \-> index by term and key
+//
+// Only the committer calls Copy on a published tree, because Copy marks the
+// original; everybody else only reads.
+type version struct {
+	rev    Revision
+	planes *btree.BTreeG[*plane]
+	// feed is the end of the feed at this revision: what is published after
+	// this version comes after this node.
+	feed *feedNode
+}
+
+// plane is one line of history with its own state.
+type plane struct {
+	name string
+	// id names the plane to the engine that keeps its past. Names are used
+	// again after a drop, ids never.
+	id     string
+	tables *btree.BTreeG[*table]
+	// origin is where a fork left its parent; nil for main.
+	origin *origin
+}
+
+// origin is what a fork was made from. Its past up to rev is its parent's.
+type origin struct {
+	parent *plane
+	rev    Revision
+}
+
+// table holds the objects of one resource in one plane.
+type table struct {
+	resource string
+	objects  *btree.BTreeG[*Object]
+	index    *btree.BTreeG[entry]
+}
+
+// entry places an object in its table's index under one of its terms.
+type entry struct {
+	object *Object
+	term   uint32 // where in the object's data the term stands
+}
+
+func (e entry) text() string { return e.object.termText(e.term) }
+
+var treeOptions = btree.Options{NoLocks: true}
+
+func newPlanes() *btree.BTreeG[*plane] {
+	return btree.NewBTreeGOptions(func(a, b *plane) bool { return a.name < b.name }, treeOptions)
+}
+
+func newTables() *btree.BTreeG[*table] {
+	return btree.NewBTreeGOptions(func(a, b *table) bool { return a.resource < b.resource }, treeOptions)
+}
+
+func newTable(resource string) *table {
+	return &table{
+		resource: resource,
+		objects: btree.NewBTreeGOptions(func(a, b *Object) bool {
+			return a.Key() < b.Key()
+		}, treeOptions),
+		index: btree.NewBTreeGOptions(func(a, b entry) bool {
+			if c := strings.Compare(a.text(), b.text()); c != 0 {
+				return c < 0
+			}
+			return a.object.Key() < b.object.Key()
+		}, treeOptions),
+	}
+}
+
+func (v *version) plane(name string) *plane {
+	p, _ := v.planes.Get(&plane{name: name})
+	return p
+}
+
+// table returns the objects of a resource, nil when the plane has none.
+func (p *plane) table(resource string) *table {
+	t, _ := p.tables.Get(&table{resource: resource})
+	return t
+}
+
+func (t *table) get(key string) *Object {
+	if t == nil {
+		return nil
+	}
+	o, _ := t.objects.Get(pivot(key))
+	return o
+}
+
+// put makes o the current version of its object.
+func (t *table) put(o *Object) {
+	if old, replaced := t.objects.Set(o); replaced {
+		t.unindex(old, o)
+	}
+	for at := range o.terms() {
+		t.index.Set(entry{o, at})
+	}
+}
+
+func (t *table) remove(o *Object) {
+	t.objects.Delete(o)
+	t.unindex(o, nil)
+}
+
+// unindex takes the terms of old out of the index, save those that next has
+// too: putting next overwrites these.
+func (t *table) unindex(old, next *Object) {
+	for at := range old.terms() {
+		if next == nil || !next.hasTerm(old.termText(at)) {
+			t.index.Delete(entry{old, at})
+		}
+	}
+}
+
+func (o *Object) hasTerm(term string) bool {
+	for at := range o.terms() {
+		if o.termText(at) == term {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *table) copy() *table {
+	return &table{resource: t.resource, objects: t.objects.Copy(), index: t.index.Copy()}
+}
+
+// pivot is an object to seek with.
+func pivot(key string) *Object {
+	return &Object{data: []byte(key), keyLen: uint32(len(key))}
+}
+
+// termPivot is an index entry to seek with.
+func termPivot(term, key string) entry {
+	data := append([]byte(key), appendText(nil, term)...)
+	return entry{&Object{data: data, keyLen: uint32(len(key))}, uint32(len(key))}
+}
+
+// draft is a version in the making. It copies what it is about to change and
+// shares the rest with the version it began from; dropping it undoes it.
+type draft struct {
+	rev    Revision
+	planes *btree.BTreeG[*plane]
+	owned  map[engine.Table]*table
+	mine   map[string]*plane
+	edited bool // the set of planes is another
+}
+
+func newDraft(v *version) *draft {
+	return &draft{
+		rev: v.rev, planes: v.planes.Copy(),
+		owned: map[engine.Table]*table{}, mine: map[string]*plane{},
+	}
+}
+
+func (d *draft) plane(name string) *plane {
+	p, _ := d.planes.Get(&plane{name: name})
+	return p
+}
+
+func (d *draft) get(t engine.Table, key string) *Object {
+	if own := d.owned[t]; own != nil {
+		return own.get(key)
+	}
+	return d.plane(t.Plane).table(t.Resource).get(key)
+}
+
+// table returns a table that the draft may change; the plane must exist.
+func (d *draft) table(t engine.Table) *table {
+	if own := d.owned[t]; own != nil {
+		return own
+	}
+	p := d.mine[t.Plane]
+	if p == nil {
+		was := d.plane(t.Plane)
+		p = &plane{name: was.name, id: was.id, tables: was.tables.Copy(), origin: was.origin}
+		d.mine[t.Plane] = p
+		d.planes.Set(p)
+	}
+	own := p.table(t.Resource)
+	if own == nil {
+		own = newTable(t.Resource)
+	} else {
+		own = own.copy()
+	}
+	p.tables.Set(own)
+	d.owned[t] = own
+	return own
+}
+
+// apply makes the change part of the draft.
+func (d *draft) apply(c *Change) {
+	t := d.table(engine.Table{Plane: c.Plane, Resource: c.Resource})
+	if c.Deleted {
+		t.remove(c.Old)
+	} else {
+		t.put(c.New)
+	}
+	d.rev = c.Rev
+}
