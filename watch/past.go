@@ -15,7 +15,7 @@ import (
 // each watcher.
 type past struct {
 	turn  chan struct{} // has an element while somebody reads from disk
-	limit int           // bytes that the pages may keep in memory
+	limit int           // bytes that the pages may keep in memory; one page always may
 
 	mu    sync.Mutex // guards the fields below
 	pages []*page    // the one used last is last
@@ -94,7 +94,7 @@ func (p *past) add(pg *page) {
 	defer p.mu.Unlock()
 	p.pages = append(p.pages, pg)
 	p.size += pg.size
-	for p.size > p.limit {
+	for p.size > p.limit && len(p.pages) > 1 {
 		p.size -= p.pages[0].size
 		p.pages = slices.Delete(p.pages, 0, 1)
 	}

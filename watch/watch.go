@@ -271,6 +271,13 @@ func (h *Hub) Watch(ctx context.Context, o Options) (*Watcher, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.end != nil {
+		return nil, h.end
+	}
+	// The plane is looked at with the lock held: when it is dropped after that,
+	// the hub hears of it after that, and finds the watcher.
 	now, err := h.store.Snapshot(o.Plane)
 	if err != nil {
 		return nil, err
@@ -278,31 +285,16 @@ func (h *Hub) Watch(ctx context.Context, o Options) (*Watcher, error) {
 	if o.After > now.Rev() {
 		return nil, fmt.Errorf("%w: watch after %d, %d is the newest", store.ErrFuture, o.After, now.Rev())
 	}
-	w, err := h.join(o)
-	if err != nil || !o.Initial {
-		return w, err
-	}
-	// Taken after joining, so that the topic's ring reaches back to it.
-	if now, err = h.store.Snapshot(o.Plane); err != nil {
-		w.Close()
-		return nil, err
-	}
-	w.initial = newInitial(now, h.cfg.Linger)
-	w.cursor = now.Rev()
-	return w, nil
+	return h.joinLocked(o, now), nil
 }
 
-// join makes a watcher part of its topic, which is made when it is the first.
-func (h *Hub) join(o Options) (*Watcher, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.end != nil {
-		return nil, h.end
-	}
+// joinLocked makes a watcher part of its topic, which is made when it is the
+// first.
+func (h *Hub) joinLocked(o Options, now *store.Snapshot) *Watcher {
 	// What is published but not yet distributed may be partly missing in a new
 	// ring: a fork's past up to where it left its parent is in no batch of its
 	// own. So the ring knows nothing up to the store's own revision.
-	floor := h.store.Current()
+	floor := now.Rev()
 	name := tableName{o.Plane, o.Resource}
 	t := h.tables[name]
 	if t == nil {
@@ -312,7 +304,11 @@ func (h *Hub) join(o Options) (*Watcher, error) {
 	w := &Watcher{hub: h, table: t, filter: o.Filter, cursor: o.After, done: make(chan struct{})}
 	w.topic, w.bell = t.joinLocked(o.Filter.scope(), floor, h.cfg.TopicLength)
 	w.bookmarks.start(o.Bookmark)
-	return w, nil
+	if o.Initial {
+		w.initial = newInitial(now, h.cfg.Linger)
+		w.cursor = now.Rev()
+	}
+	return w
 }
 
 // leave takes a watcher out of its topic.

@@ -106,7 +106,7 @@ func TestFlippedByte(t *testing.T) {
 			places := 40
 			// Pebble looks for the flipped bit in a table's block by trying
 			// all of them, which takes most of a second.
-			if testing.Short() || strings.HasSuffix(path, ".sst") {
+			if sampled() || strings.HasSuffix(path, ".sst") {
 				places = 6
 			}
 			for range min(places, len(b)) {
@@ -160,7 +160,7 @@ func TestTornTail(t *testing.T) {
 		t.Fatalf("log did not grow: %d, %d", synced, len(full))
 	}
 	step := 1
-	if testing.Short() {
+	if sampled() {
 		step = 37
 	}
 	opened := 0
@@ -187,6 +187,42 @@ func TestTornTail(t *testing.T) {
 		opened++
 	}
 	t.Logf("%d cuts of a log of %d bytes, %d of them in its last group", opened, len(full), len(full)-synced)
+}
+
+// TestCutManifest cuts manifests at every byte. Pebble takes what is left for
+// all there was; by then the logs are gone that could make up for it.
+func TestCutManifest(t *testing.T) {
+	h := history{keys: 20, padding: 2000}
+	fs, rev := stormed(t, h, true)
+	// Opening flushes the log; nothing is written after.
+	e := open(t, embedded.Config{Dir: dir, FS: fs})
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused, whole := 0, 0
+	for _, path := range files(t, fs, dir) {
+		if !strings.Contains(path, "/MANIFEST-") {
+			continue
+		}
+		b := read(t, fs, path)
+		step := 1
+		if sampled() {
+			step = 17
+		}
+		for cut := 0; cut < len(b); cut += step {
+			copied := clone(t, fs)
+			write(t, copied, path, b[:cut])
+			if outcome(t, h, copied, rev, path) {
+				whole++
+			} else {
+				refused++
+			}
+			if t.Failed() {
+				t.Fatalf("%s cut at %d of %d", path, cut, len(b))
+			}
+		}
+	}
+	t.Logf("%d cuts refused, %d without effect", refused, whole)
 }
 
 func TestFolder(t *testing.T) {

@@ -192,7 +192,7 @@ func TestFaultAtEverySite(t *testing.T) {
 		total := count.count.Load() + 5
 		sites[c.family] = int(total)
 		step := int64(1)
-		if testing.Short() {
+		if sampled() {
 			step = 7
 		}
 		for n := int64(1); n <= total; n += step {

@@ -245,3 +245,6 @@ func write(t *testing.T, fs vfs.FS, path string, b []byte) {
 		t.Fatal(err)
 	}
 }
+
+// sampled says that a test may leave out most of many similar cases.
+func sampled() bool { return testing.Short() || raceDetector }
