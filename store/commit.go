@@ -119,6 +119,11 @@ type request struct {
 	err   error
 	// changes is what the committer made of ops.
 	changes []*Change
+
+	// Room for the one operation that most commits have.
+	oneOp      [1]preparedOp
+	oneChange  [1]*Change
+	oneDurable [1]engine.Change
 }
 
 // preparedOp is an operation with all the work done that needs no revision, on
@@ -133,7 +138,10 @@ func newRequest(p Provenance, ops []Op) (*request, error) {
 	if len(ops) == 0 || len(ops) > maxOps {
 		return nil, fmt.Errorf("%w: %d operations in one commit, allowed are 1 to %d", ErrInvalid, len(ops), maxOps)
 	}
-	r := &request{provenance: p.encode(), done: make(chan struct{}), ops: make([]preparedOp, len(ops))}
+	r := &request{provenance: p.encode(), done: make(chan struct{})}
+	if r.ops = r.oneOp[:]; len(ops) > 1 {
+		r.ops = make([]preparedOp, len(ops))
+	}
 	r.size = len(r.provenance)
 	for i, op := range ops {
 		if op.Plane == "" {

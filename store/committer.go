@@ -38,6 +38,10 @@ type committer struct {
 	down    error    // why the engine takes no commits; nil when it does
 	retryAt time.Time
 	forks   int // made so far, for their ids
+
+	// Room that is used again for each group.
+	olds         []*Object
+	main, forked []engine.Txn
 }
 
 func newCommitter(s *Store) *committer {
@@ -194,20 +198,24 @@ func (c *committer) enter(d *draft, r *request, batch *Batch) (Revision, error) 
 	if r.edit != nil {
 		return r.rev, r.edit(d, batch)
 	}
-	olds := make([]*Object, len(r.ops))
+	olds := c.olds[:0]
 	for i := range r.ops {
 		op := &r.ops[i]
 		if d.plane(op.Plane) == nil {
 			return 0, fmt.Errorf("%w: %q", ErrNoPlane, op.Plane)
 		}
-		olds[i] = d.get(op.table, op.Key)
-		if err := op.conflict(olds[i]); err != nil {
+		old := d.get(op.table, op.Key)
+		if err := op.conflict(old); err != nil {
 			return 0, err
 		}
+		olds = append(olds, old)
 	}
+	c.olds = olds
 	c.millis = max(c.millis, time.Now().UnixMilli())
 	rev := d.rev + 1
-	r.changes = make([]*Change, len(r.ops))
+	if r.changes = r.oneChange[:]; len(r.ops) > 1 {
+		r.changes = make([]*Change, len(r.ops))
+	}
 	for i := range r.ops {
 		change := r.ops[i].change(olds[i], rev, c.millis, r.provenance)
 		change.planeID = d.plane(change.Plane).id
@@ -221,27 +229,21 @@ func (c *committer) enter(d *draft, r *request, batch *Batch) (Revision, error) 
 // write makes the accepted requests of a group durable: main in the engine,
 // forks in memory.
 func (c *committer) write(group []*request, last Revision) error {
-	var main, forks []engine.Txn
+	main, forks := c.main[:0], c.forked[:0]
+	defer func() {
+		clear(main)
+		clear(forks)
+		c.main, c.forked = main, forks
+	}()
 	for _, r := range group {
-		if len(r.changes) == 0 {
-			continue
-		}
-		m := engine.Txn{Rev: r.rev, Time: c.millis, Provenance: r.provenance}
-		f := m
-		for i, change := range r.changes {
-			m.Time, f.Time = change.millis, change.millis
-			e := change.durable(r.ops[i].derived())
-			if change.Plane == Main {
-				m.Changes = append(m.Changes, e)
-			} else {
-				f.Changes = append(f.Changes, e)
+		if len(r.changes) > 0 {
+			m, f := r.durable()
+			if len(m.Changes) > 0 {
+				main = append(main, m)
 			}
-		}
-		if len(m.Changes) > 0 {
-			main = append(main, m)
-		}
-		if len(f.Changes) > 0 {
-			forks = append(forks, f)
+			if len(f.Changes) > 0 {
+				forks = append(forks, f)
+			}
 		}
 	}
 	ctx := context.Background()
@@ -268,6 +270,23 @@ func (c *committer) write(group []*request, last Revision) error {
 		return c.store.forks.Commit(ctx, forks, 0)
 	}
 	return nil
+}
+
+// durable is what an accepted request asks the engine, and the keeper of
+// forks, to write.
+func (r *request) durable() (main, forks engine.Txn) {
+	main = engine.Txn{Rev: r.rev, Time: r.changes[0].millis, Provenance: r.provenance}
+	forks = main
+	main.Changes = r.oneDurable[:0]
+	for i, change := range r.changes {
+		e := change.durable(r.ops[i].derived())
+		if change.Plane == Main {
+			main.Changes = append(main.Changes, e)
+		} else {
+			forks.Changes = append(forks.Changes, e)
+		}
+	}
+	return main, forks
 }
 
 func (c *committer) publish(d *draft, batch Batch) {

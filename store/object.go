@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -202,26 +201,48 @@ func fieldKey(name, value string) string { return string(fieldTerm) + name + "\x
 func ownerKey(uid string) string         { return string(ownerTerm) + uid }
 
 func (x Index) encode() ([]byte, error) {
-	b := binary.AppendUvarint(nil, uint64(x.Flags))
+	size := 16
+	for k, v := range x.Labels {
+		size += len(k) + len(v) + 4
+	}
+	for k, v := range x.Fields {
+		size += len(k) + len(v) + 4
+	}
+	for _, uid := range x.Owners {
+		size += len(uid) + 3
+	}
+	var room [16]string // for sorting the keys of most objects
+	b := binary.AppendUvarint(make([]byte, 0, size), uint64(x.Flags))
 	b = binary.AppendUvarint(b, uint64(len(x.Labels)))
-	for _, k := range slices.Sorted(maps.Keys(x.Labels)) {
+	for _, k := range sortedKeys(x.Labels, room[:0]) {
 		b = appendText(b, k)
 		b = appendText(b, x.Labels[k])
 	}
 	b = binary.AppendUvarint(b, uint64(len(x.Fields)+len(x.Owners)))
-	for _, name := range slices.Sorted(maps.Keys(x.Fields)) {
+	for _, name := range sortedKeys(x.Fields, room[:0]) {
 		if strings.Contains(name, "\x00") {
 			return nil, fmt.Errorf("%w: field name %q holds a NUL byte", ErrInvalid, name)
 		}
-		b = appendText(b, fieldKey(name, x.Fields[name]))
+		value := x.Fields[name]
+		b = binary.AppendUvarint(b, uint64(len(name)+len(value)+2))
+		b = append(append(append(append(b, fieldTerm), name...), 0), value...)
 	}
 	for i, uid := range x.Owners {
 		if slices.Contains(x.Owners[:i], uid) {
 			return nil, fmt.Errorf("%w: owner %q is named twice", ErrInvalid, uid)
 		}
-		b = appendText(b, ownerKey(uid))
+		b = binary.AppendUvarint(b, uint64(len(uid)+1))
+		b = append(append(b, ownerTerm), uid...)
 	}
 	return b, nil
+}
+
+func sortedKeys(m map[string]string, keys []string) []string {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // checkIndex says whether b is an encoded index and returns its flags. The
