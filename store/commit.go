@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"setpoint.dev/setpoint/store/engine"
@@ -99,9 +100,11 @@ func (s *Store) Commit(ctx context.Context, p Provenance, ops ...Op) (Revision, 
 		return 0, err
 	}
 	if err := s.committer.do(ctx, r); err != nil {
-		return 0, err
+		return 0, err // the committer may still come across r: it is not used again
 	}
-	return r.rev, r.err
+	rev, err := r.rev, r.err
+	r.release()
+	return rev, err
 }
 
 // request is a commit, or an edit of the set of planes, on its way through the
@@ -114,7 +117,7 @@ type request struct {
 	edit func(*draft, *Batch) error
 
 	taken atomic.Bool   // by the committer, or by a caller that gave up
-	done  chan struct{} // closed when rev and err are set
+	done  chan struct{} // told once, when rev and err are set
 	rev   Revision
 	err   error
 	// changes is what the committer made of ops.
@@ -124,6 +127,20 @@ type request struct {
 	oneOp      [1]preparedOp
 	oneChange  [1]*Change
 	oneDurable [1]engine.Change
+}
+
+// requests are used again: every commit needs one for a moment.
+var requests = sync.Pool{New: func() any { return newEdit(nil) }}
+
+// newEdit is a request to change the set of planes.
+func newEdit(edit func(*draft, *Batch) error) *request {
+	return &request{edit: edit, done: make(chan struct{}, 1)}
+}
+
+// release gives back a request that nobody refers to any more.
+func (r *request) release() {
+	*r = request{done: r.done}
+	requests.Put(r)
 }
 
 // preparedOp is an operation with all the work done that needs no revision, on
@@ -138,7 +155,8 @@ func newRequest(p Provenance, ops []Op) (*request, error) {
 	if len(ops) == 0 || len(ops) > maxOps {
 		return nil, fmt.Errorf("%w: %d operations in one commit, allowed are 1 to %d", ErrInvalid, len(ops), maxOps)
 	}
-	r := &request{provenance: p.encode(), done: make(chan struct{})}
+	r, _ := requests.Get().(*request)
+	r.provenance = p.encode()
 	if r.ops = r.oneOp[:]; len(ops) > 1 {
 		r.ops = make([]preparedOp, len(ops))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -86,6 +87,9 @@ func (c *committer) run(ctx context.Context) {
 			group = c.gather(group[:0], r)
 			c.commit(group)
 			clear(group)
+			// Let those who were answered go first: what they commit next
+			// joins those who wait, and shares their sync.
+			runtime.Gosched()
 		case <-ctx.Done():
 		}
 	}
@@ -127,7 +131,7 @@ func (c *committer) commit(group []*request) {
 		if err != nil {
 			r.rev, r.err = 0, err
 		}
-		close(r.done)
+		r.done <- struct{}{}
 	}
 }
 

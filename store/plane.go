@@ -48,9 +48,8 @@ func (s *Store) Fork(ctx context.Context, name, from string, at Revision) (Revis
 			return 0, fmt.Errorf("fork %q from revision %d: %w", name, at, err)
 		}
 	}
-	r := &request{done: make(chan struct{})}
 	var left Revision
-	r.edit = func(d *draft, _ *Batch) error {
+	r := newEdit(func(d *draft, _ *Batch) error {
 		if d.plane(name) != nil {
 			return fmt.Errorf("%w: %q", ErrPlaneExists, name)
 		}
@@ -67,7 +66,7 @@ func (s *Store) Fork(ctx context.Context, name, from string, at Revision) (Revis
 		})
 		left = rev
 		return nil
-	}
+	})
 	if err := s.committer.do(ctx, r); err != nil {
 		return 0, err
 	}
@@ -80,8 +79,7 @@ func (s *Store) Drop(ctx context.Context, name string) error {
 	if name == Main {
 		return fmt.Errorf("%w: plane %s cannot be dropped", ErrInvalid, Main)
 	}
-	r := &request{done: make(chan struct{})}
-	r.edit = func(d *draft, batch *Batch) error {
+	r := newEdit(func(d *draft, batch *Batch) error {
 		p := d.plane(name)
 		if p == nil {
 			return fmt.Errorf("%w: %q", ErrNoPlane, name)
@@ -89,7 +87,7 @@ func (s *Store) Drop(ctx context.Context, name string) error {
 		d.removePlane(p)
 		batch.Dropped = append(batch.Dropped, name)
 		return s.dropPast(d, p)
-	}
+	})
 	if err := s.committer.do(ctx, r); err != nil {
 		return err
 	}
