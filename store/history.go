@@ -152,6 +152,9 @@ func (s *Store) history(ctx context.Context, p *plane, resource, key string, upT
 			if err == nil && v.Rev > upTo {
 				return
 			}
+			if old != nil && old.Rev != v.Prev {
+				old = nil // what lies between is compacted
+			}
 			var c *Change
 			if err == nil {
 				c, err = storedChange(v, old)
