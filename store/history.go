@@ -136,29 +136,32 @@ func (s *Store) History(ctx context.Context, plane, resource, key string) iter.S
 
 func (s *Store) history(ctx context.Context, p *plane, resource, key string, upTo Revision) iter.Seq2[*Change, error] {
 	return func(yield func(*Change, error) bool) {
-		var old *Object // the version before, as long as the object lives
-		if p.origin != nil {
-			for c, err := range s.history(ctx, p.origin.parent, resource, key, min(upTo, p.origin.rev)) {
-				if err == nil {
-					c.Plane = p.name
-				}
-				if !yield(c, err) || err != nil {
-					return
-				}
-			}
-			old = p.origin.parent.table(resource).get(key)
-		}
+		var own []engine.Version
 		for v, err := range s.keeper(p).Versions(ctx, engine.Table{Plane: p.id, Resource: resource}, key) {
-			if err == nil && v.Rev > upTo {
+			if err != nil {
+				yield(nil, err)
 				return
 			}
-			if old != nil && old.Rev != v.Prev {
-				old = nil // what lies between is compacted
+			if v.Rev > upTo {
+				break
 			}
-			var c *Change
-			if err == nil {
-				c, err = storedChange(v, old)
+			own = append(own, v)
+		}
+		var old *Object // the version before, as long as the object lives
+		if p.origin != nil {
+			var left Revision // of the version that the fork began with
+			if old = p.origin.parent.table(resource).get(key); old != nil {
+				left = old.Rev
 			}
+			switch {
+			case len(own) > 0 && own[0].Prev != left:
+				old = nil // what lies between is compacted, and so is all before
+			case !s.inherited(ctx, p, resource, key, upTo, yield):
+				return
+			}
+		}
+		for _, v := range own {
+			c, err := storedChange(v, old)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -172,4 +175,18 @@ func (s *Store) history(ctx context.Context, p *plane, resource, key string, upT
 			}
 		}
 	}
+}
+
+// inherited yields what a fork has of its parent's history; it returns false
+// when that is to be the end.
+func (s *Store) inherited(ctx context.Context, p *plane, resource, key string, upTo Revision, yield func(*Change, error) bool) bool {
+	for c, err := range s.history(ctx, p.origin.parent, resource, key, min(upTo, p.origin.rev)) {
+		if err == nil {
+			c.Plane = p.name
+		}
+		if !yield(c, err) || err != nil {
+			return false
+		}
+	}
+	return true
 }

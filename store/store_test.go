@@ -548,6 +548,43 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// A fork's history begins behind what is compacted, it has no hole.
+func TestForkHistoryBeginsBehindWhatIsCompacted(t *testing.T) {
+	s := open(t, store.Config{
+		Retention:    func(string) store.Retention { return store.Retention{Changes: 3} },
+		CompactEvery: time.Millisecond,
+	})
+	commit(t, s, put("x", "main", store.Absent))
+	if _, err := s.Fork(t.Context(), "dev", store.Main, 0); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, s, in("dev", remove("x", store.Any)))
+	again := commit(t, s, in("dev", put("x", "dev", store.Absent)))
+	for i := range 20 {
+		commit(t, s, in("dev", put("y", fmt.Sprint(i), store.Any)))
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		var got []store.Revision
+		for c, err := range s.History(t.Context(), "dev", "pods", "x") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Rev == again && c.Old != nil {
+				t.Fatal("the version before the deletion is given as replaced")
+			}
+			got = append(got, c.Rev)
+		}
+		if slices.Equal(got, []store.Revision{again}) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("history is %v, want only %d", got, again)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func TestFuture(t *testing.T) {
 	s := open(t, store.Config{})
 	if _, err := s.SnapshotAt(store.Main, 1); !errors.Is(err, store.ErrFuture) {
