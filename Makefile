@@ -1,25 +1,32 @@
 # `make` lists the targets.
 GO ?= go
 LINT := $(GO) tool -modfile=go.tools.mod golangci-lint
+# What the built-in kubectl says it is.
+KUBECTL := k8s.io/component-base/version
+LDFLAGS := -s -w -X $(KUBECTL).gitVersion=v1.36.3 -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=36
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 # Operations of the random model test; `make model OPS=1000000` is the long run.
 OPS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race model lint fmt fuzz bench deps clean
+.PHONY: help build run test race model lint fmt fuzz bench conformance deps clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## compile every package
+build: ## compile everything; the binary is bin/setpoint
 	$(GO) build ./...
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/setpoint ./cmd/setpoint
+
+run: build ## serve the API on 127.0.0.1:6443
+	bin/setpoint up
 
 test: ## run the tests
 	$(GO) test -timeout 20m ./...
 
-race: ## run the tests under the race detector
-	$(GO) test -race -timeout 30m ./...
+race: ## run the tests, the long ones shortened, under the race detector
+	$(GO) test -race -short -timeout 30m ./...
 
 model: ## run the store against its naive model, OPS operations long
 	$(GO) test -count=1 -timeout 60m ./test/model -ops $(OPS) -v
@@ -27,6 +34,7 @@ model: ## run the store against its naive model, OPS operations long
 lint: ## check style and formatting
 	$(LINT) run ./...
 	cd test/bench && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
+	cd test/differential && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 
 fmt: ## format the code
 	$(LINT) fmt ./...
@@ -38,6 +46,9 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; done
 
+conformance: ## compare with a real kube-apiserver, which is built first
+	cd test/differential && $(GO) test -count=1 -timeout 60m -v ./...
+
 bench: ## measure, beside the peers where there are any
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
 	cd test/bench && $(GO) test -run '^$$' -bench . -benchtime 1s -timeout 60m ./...
@@ -46,6 +57,7 @@ deps: ## fetch the modules that build, tests and tools need
 	$(GO) mod download
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
+	cd test/differential && $(GO) mod download
 
 clean: ## remove what the targets made
 	rm -rf bin

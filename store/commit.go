@@ -85,6 +85,20 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s %q in plane %s was expected %s, but %s", e.Resource, e.Key, e.Plane, e.Want, have)
 }
 
+// Check says what Commit would say of the operation's condition: nil, or a
+// *ConflictError. have is what is stored, nil for nothing.
+func (op Op) Check(have *Object) error {
+	p := preparedOp{Op: op}
+	return p.conflict(have)
+}
+
+// Finish is the object that op writes at rev, as a reader finds it; its
+// selection data is left out.
+func Finish(op Op, rev Revision) *Object {
+	index, _ := Index{}.encode() // an empty index has nothing to refuse
+	return newObject(op.Key, rev, rev, op.Value, op.RevAt, index, 0)
+}
+
 // Commit carries out the operations, all or none, at one new revision, and
 // returns that revision once it is durable.
 //

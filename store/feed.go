@@ -60,8 +60,8 @@ type Batch struct {
 // Feed reads published batches in order, none missing, from the moment it was
 // taken. It is a linked list that the committer only appends to, so a reader
 // costs writers nothing; batches live until the slowest feed has passed them,
-// so a reader must keep reading. The watch hub is the one reader, and never
-// waits for anything but the feed.
+// so a reader must keep reading, and never wait for anything but the feed. The
+// watch hub is one, what authorizes nodes another.
 type Feed struct {
 	node *feedNode
 	// ended is closed when nothing is published any more.

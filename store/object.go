@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -29,6 +30,8 @@ type Object struct {
 	valLen uint32
 	revAt  int32 // where the revision's text lies in the value; -1: nowhere
 	flags  uint32
+
+	derived atomic.Pointer[[]byte]
 }
 
 // Index is what selection needs to know of an object. The store keeps it
@@ -53,6 +56,21 @@ func (o *Object) Key() string { return viewString(o.data[:o.keyLen]) }
 func (o *Object) Value() []byte {
 	end := o.keyLen + o.valLen
 	return o.data[o.keyLen:end:end]
+}
+
+// Derived is the object in one other representation: made by derive when it is
+// first asked for, and kept with the object. Everybody must ask with the same
+// derive. The caller must not change what it gets.
+func (o *Object) Derived(derive func(*Object) ([]byte, error)) ([]byte, error) {
+	if b := o.derived.Load(); b != nil {
+		return *b, nil
+	}
+	b, err := derive(o)
+	if err != nil {
+		return nil, err
+	}
+	o.derived.CompareAndSwap(nil, &b)
+	return *o.derived.Load(), nil
 }
 
 // Flags are the index flags the writer gave.

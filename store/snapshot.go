@@ -102,6 +102,20 @@ func (sn *Snapshot) Len(resource string) int {
 	return t.objects.Len()
 }
 
+// LastChange is the revision at which a resource last changed, 0 when it has
+// not since the store was opened. It tells whether something made from the
+// resource is still good. A snapshot of the past does not know, and returns
+// its own revision.
+func (sn *Snapshot) LastChange(resource string) Revision {
+	if sn.past() {
+		return sn.rev
+	}
+	if t := sn.plane.table(resource); t != nil {
+		return t.rev
+	}
+	return 0
+}
+
 // Scan yields the objects of a resource that lie in the range, in key order,
 // and at most one error, as its last element.
 func (sn *Snapshot) Scan(ctx context.Context, resource string, r Range) iter.Seq2[*Object, error] {

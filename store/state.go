@@ -47,6 +47,7 @@ type origin struct {
 // table holds the objects of one resource in one plane.
 type table struct {
 	resource string
+	rev      Revision // of the last change since the store was opened
 	objects  *btree.BTreeG[*Object]
 	index    *btree.BTreeG[entry]
 }
@@ -138,7 +139,7 @@ func (o *Object) hasTerm(term string) bool {
 }
 
 func (t *table) copy() *table {
-	return &table{resource: t.resource, objects: t.objects.Copy(), index: t.index.Copy()}
+	return &table{resource: t.resource, rev: t.rev, objects: t.objects.Copy(), index: t.index.Copy()}
 }
 
 // pivot is an object to seek with.
@@ -212,5 +213,6 @@ func (d *draft) apply(c *Change) {
 	} else {
 		t.put(c.New)
 	}
+	t.rev = c.Rev
 	d.rev = c.Rev
 }

@@ -1,0 +1,178 @@
+// Package codec turns bytes into objects and back, in every representation
+// that the API speaks: JSON, YAML and protobuf.
+//
+// It adds nothing to upstream's serializers but the form in which objects are
+// stored: JSON of the storage version with a hole where the revision goes.
+package codec
+
+import (
+	"bytes"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// Media types of the API.
+const (
+	JSON     = runtime.ContentTypeJSON
+	YAML     = runtime.ContentTypeYAML
+	Protobuf = runtime.ContentTypeProtobuf
+)
+
+// Codec speaks all representations of the kinds of one scheme.
+type Codec struct {
+	Scheme  *runtime.Scheme
+	factory serializer.CodecFactory
+	media   map[string]runtime.SerializerInfo
+}
+
+// New returns a codec for the kinds of a scheme.
+func New(scheme *runtime.Scheme) *Codec {
+	c := &Codec{
+		Scheme:  scheme,
+		factory: serializer.NewCodecFactory(scheme),
+		media:   map[string]runtime.SerializerInfo{},
+	}
+	for _, info := range c.factory.SupportedMediaTypes() {
+		c.media[info.MediaType] = info
+	}
+	return c
+}
+
+// UnsupportedError says that a media type is not spoken.
+type UnsupportedError struct {
+	MediaType string
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s",
+		strings.Join([]string{JSON, YAML, Protobuf}, ", "))
+}
+
+// Media finds the serializer for a content type; "" means JSON.
+func (c *Codec) Media(contentType string) (runtime.SerializerInfo, error) {
+	if contentType == "" {
+		return c.media[JSON], nil
+	}
+	name, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return runtime.SerializerInfo{}, &UnsupportedError{contentType}
+	}
+	info, ok := c.media[name]
+	if !ok {
+		return runtime.SerializerInfo{}, &UnsupportedError{name}
+	}
+	return info, nil
+}
+
+// InputOf is Media for the body of a request.
+func (c *Codec) InputOf(r *http.Request) (runtime.SerializerInfo, error) {
+	return c.Media(r.Header.Get("Content-Type"))
+}
+
+// Decode reads an object as a client sends it, applies defaults and converts
+// it to its internal type. The kind is that of the data, or kind where the
+// data does not say. When strict, unknown and duplicate fields are an error
+// that runtime.AsStrictDecodingError knows, given beside the object.
+func (c *Codec) Decode(info runtime.SerializerInfo, strict bool, body []byte, kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
+	s := info.Serializer
+	if strict {
+		s = info.StrictSerializer
+	}
+	return c.factory.DecoderToVersion(s, runtime.InternalGroupVersioner).Decode(body, &kind, nil)
+}
+
+// Encode writes an object in one of its versions.
+func (c *Codec) Encode(info runtime.SerializerInfo, obj runtime.Object, version schema.GroupVersion) ([]byte, error) {
+	var b bytes.Buffer
+	err := c.factory.EncoderForVersion(info.Serializer, version).Encode(obj, &b)
+	return b.Bytes(), err
+}
+
+// EncodePretty is Encode for people: indented, where the format has that.
+func (c *Codec) EncodePretty(info runtime.SerializerInfo, obj runtime.Object, version schema.GroupVersion) ([]byte, error) {
+	if info.PrettySerializer == nil {
+		return c.Encode(info, obj, version)
+	}
+	var b bytes.Buffer
+	err := c.factory.EncoderForVersion(info.PrettySerializer, version).Encode(obj, &b)
+	return b.Bytes(), err
+}
+
+// hole stands for the revision while an object is encoded. No revision looks
+// like it, and it cannot come earlier in the JSON of an object: quotes inside
+// texts are escaped, and what precedes the revision are the object's kind and
+// names.
+const (
+	hole      = "setpoint-revision"
+	holeField = `"resourceVersion":"` + hole + `"`
+)
+
+// EncodeStored is the form that an object is stored in: its JSON in the
+// storage version, without resourceVersion's text, and where that text goes.
+func (c *Codec) EncodeStored(obj runtime.Object, storage schema.GroupVersion) (value []byte, revAt int, err error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, 0, err
+	}
+	was := m.GetResourceVersion()
+	m.SetResourceVersion(hole)
+	defer m.SetResourceVersion(was)
+	versioned, err := c.defaulted(obj, storage)
+	if err != nil {
+		return nil, 0, err
+	}
+	b, err := c.Encode(c.media[JSON], versioned, storage)
+	if err != nil {
+		return nil, 0, err
+	}
+	at := bytes.Index(b, []byte(holeField))
+	if at < 0 {
+		return nil, 0, fmt.Errorf("encoded %T has no resourceVersion", obj)
+	}
+	at += len(holeField) - len(hole) - 1
+	b = append(b[:at], b[at+len(hole):]...)
+	return bytes.TrimSuffix(b, []byte("\n")), at, nil
+}
+
+// defaulted is an object in one of its versions, with the defaults that what
+// was done to it since it was read has made room for: readers of the bytes
+// apply none.
+func (c *Codec) defaulted(obj runtime.Object, version schema.GroupVersion) (runtime.Object, error) {
+	versioned, err := c.Scheme.ConvertToVersion(obj, version)
+	if err != nil {
+		return nil, err
+	}
+	c.Scheme.Default(versioned)
+	return versioned, nil
+}
+
+// EncodeUnstored is EncodeStored for an object that keeps the revision it has.
+func (c *Codec) EncodeUnstored(obj runtime.Object, storage schema.GroupVersion) ([]byte, error) {
+	versioned, err := c.defaulted(obj, storage)
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.Encode(c.media[JSON], versioned, storage)
+	return bytes.TrimSuffix(b, []byte("\n")), err
+}
+
+// DecodeStored reads a stored object into its internal type. Defaults are
+// applied: what is stored may be older than a default.
+func (c *Codec) DecodeStored(value []byte, storage schema.GroupVersionKind) (runtime.Object, error) {
+	obj, _, err := c.factory.DecoderToVersion(c.media[JSON].Serializer, runtime.InternalGroupVersioner).Decode(value, &storage, nil)
+	return obj, err
+}
+
+// Header is what stored JSON of a kind begins with, and what items of a list
+// leave out.
+func Header(kind schema.GroupVersionKind) string {
+	v, k := kind.ToAPIVersionAndKind()
+	return fmt.Sprintf(`{"kind":%q,"apiVersion":%q,`, k, v)
+}

@@ -1,0 +1,73 @@
+// Package apptest starts whole control planes for tests.
+package apptest
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"setpoint.dev/setpoint/app"
+)
+
+// Plane is a running control plane.
+type Plane struct {
+	URL string
+	// Config is for clients with all rights.
+	Config *rest.Config
+	// Kubeconfig is a file with the same.
+	Kubeconfig string
+
+	stop func()
+}
+
+// Start runs a control plane on loopback that keeps nothing and ends with the
+// test.
+func Start(t testing.TB) *Plane {
+	t.Helper()
+	return StartOn(t, app.Config{Data: app.Memory})
+}
+
+// StartOn runs a control plane as cfg says, on a port of its own. It ends with
+// the test, or with Stop.
+func StartOn(t testing.TB, cfg app.Config) *Plane {
+	t.Helper()
+	if cfg.Listen == "" {
+		cfg.Listen = "127.0.0.1:0"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	a, err := app.Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Plane{URL: a.URL(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	if err := a.WriteKubeconfig(p.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	p.Config = &rest.Config{Host: p.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
+		CAData: a.Authority().CACert, CertData: a.Authority().AdminCert, KeyData: a.Authority().AdminKey,
+	}}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	stopped := false
+	p.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the control plane ended with %v", err)
+		}
+	}
+	t.Cleanup(p.stop)
+	return p
+}
+
+// Stop ends the control plane before the test ends, as SIGTERM does.
+func (p *Plane) Stop() { p.stop() }

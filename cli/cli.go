@@ -1,0 +1,28 @@
+// Package cli is the command line: one file per command.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Main runs the command that the arguments name and returns the exit code.
+func Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := &cobra.Command{
+		Use: "setpoint", Short: "A declarative control plane in one binary",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.AddCommand(serverCommand("up"), serverCommand("server"), kubectlCommand(), versionCommand())
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "setpoint:", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,62 @@
+// Package patch changes objects: object x patch -> object.
+//
+// json.go, merge.go and strategic.go work on an object's JSON in one version;
+// ownership.go keeps the record of who owns which field and carries out apply.
+// Nothing here reads or writes anything.
+package patch
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/applyconfigurations"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Ownership keeps managedFields, for the kinds of one scheme. What it needs to
+// know about types is made when it is first asked for.
+type Ownership struct {
+	scheme *runtime.Scheme
+	types  func() managedfields.TypeConverter
+
+	mu       sync.Mutex // guards managers
+	managers map[scope]*managedfields.FieldManager
+}
+
+// scope is what fields are owned in: a kind, in the version that a request
+// speaks, through a subresource or not.
+type scope struct {
+	kind        schema.GroupVersionKind
+	subresource string
+}
+
+// NewOwnership returns the ownership of a scheme's kinds.
+func NewOwnership(scheme *runtime.Scheme) *Ownership {
+	return &Ownership{
+		scheme:   scheme,
+		types:    sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme) }),
+		managers: map[scope]*managedfields.FieldManager{},
+	}
+}
+
+// For returns the field manager for requests that write a kind, or one of its
+// subresources, in the given version. Fields in resets cannot be owned that
+// way.
+func (o *Ownership) For(kind schema.GroupVersionKind, subresource string, resets map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := scope{kind, subresource}
+	if m := o.managers[key]; m != nil {
+		return m, nil
+	}
+	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+	m, err := managedfields.NewDefaultFieldManager(o.types(), o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
+	if err != nil {
+		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
+	}
+	o.managers[key] = m
+	return m, nil
+}

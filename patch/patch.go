@@ -1,0 +1,56 @@
+package patch
+
+import (
+	"fmt"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+// MaxOperations is how many operations a JSON patch may have.
+const MaxOperations = 10_000
+
+// TooManyError says that a JSON patch has more operations than MaxOperations.
+type TooManyError struct {
+	Operations int
+}
+
+func (e *TooManyError) Error() string {
+	return fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", MaxOperations, e.Operations)
+}
+
+// InvalidError says that a patch can be read but not applied to the object.
+type InvalidError struct {
+	Err error
+}
+
+func (e *InvalidError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what was wrong.
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// JSON applies a JSON patch (RFC 6902) to an object's JSON.
+func JSON(object, patch []byte) ([]byte, error) {
+	p, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return nil, err
+	}
+	if len(p) > MaxOperations {
+		return nil, &TooManyError{len(p)}
+	}
+	changed, err := p.Apply(object)
+	if err != nil {
+		return nil, &InvalidError{err}
+	}
+	return changed, nil
+}
+
+// Merge applies a JSON merge patch (RFC 7386) to an object's JSON.
+func Merge(object, patch []byte) ([]byte, error) { return jsonpatch.MergePatch(object, patch) }
+
+// Strategic applies a strategic merge patch to an object's fields. Lists are
+// merged as the tags of typed, a value of the object's Go type, say. It may
+// change what it is given.
+func Strategic(object, patch map[string]any, typed any) (map[string]any, error) {
+	return strategicpatch.StrategicMergeMapPatch(object, patch, typed)
+}

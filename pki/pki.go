@@ -1,0 +1,295 @@
+// Package pki makes and keeps the keys and certificates of one control plane.
+//
+// In comes a folder and the names the server is reached under; out comes an
+// Authority with everything that TLS and tokens need. What is missing is made,
+// what is there is used, what runs out or no longer fits is renewed:
+//
+//	ca.pem               certificate authority: certificate, key
+//	serving.pem          the server's certificate, signed by the authority
+//	admin.pem            a client certificate in group system:masters
+//	service-account.pem  the key that signs service account tokens
+//
+// A certificate and its key share a file, so that no crash can leave a pair
+// that does not match. Files are 0600 in a folder of 0700 and appear whole or
+// not at all. Every key is ECDSA P-256: making all four costs about a
+// millisecond, where one RSA key would cost a hundred.
+//
+// The authority's key and the service account key are never replaced: clients
+// and tokens outlive any renewal.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ServiceAddress is the first address of the default service range; the
+// kubernetes service has it, so clients in pods reach the server under it.
+const ServiceAddress = "10.0.0.1"
+
+// How long certificates live, and how long before their end they are renewed.
+const (
+	authorityLife  = 10 * 365 * 24 * time.Hour
+	authorityRenew = 365 * 24 * time.Hour
+	leafLife       = 365 * 24 * time.Hour
+	leafRenew      = 60 * 24 * time.Hour
+	// clockSkew is how far behind ours the clock of a client may be.
+	clockSkew = time.Hour
+)
+
+// Files in the folder.
+const (
+	authorityFile      = "ca.pem"
+	servingFile        = "serving.pem"
+	adminFile          = "admin.pem"
+	serviceAccountFile = "service-account.pem"
+)
+
+// Who the admin certificate is for. Members of the group may do everything.
+const (
+	AdminUser  = "setpoint-admin"
+	AdminGroup = "system:masters"
+)
+
+// Authority is the certificate authority of a control plane with the
+// certificates and keys it made. Its exported fields do not change after Load.
+type Authority struct {
+	// CA is the authority's certificate and CACert the same as PEM, for
+	// clients that verify the server and for the server that verifies clients.
+	CA     *x509.Certificate
+	CACert []byte
+	// CAKey signs certificates.
+	CAKey crypto.Signer
+	// ServingCert is the server's certificate as of Load. A server that runs
+	// for long uses GetCertificate instead, which renews it.
+	ServingCert tls.Certificate
+	// AdminCert and AdminKey are a client certificate and its key as PEM.
+	AdminCert, AdminKey []byte
+	// ServiceAccountKey signs service account tokens; it is an
+	// *ecdsa.PrivateKey.
+	ServiceAccountKey crypto.Signer
+
+	folder *folder
+	names  names
+
+	mu      sync.Mutex // guards the fields below
+	serving *tls.Certificate
+}
+
+// Load returns the authority kept in dir and makes what is missing there; an
+// empty dir keeps everything in memory.
+//
+// The serving certificate is for localhost, the loopback addresses, the names
+// of the kubernetes service, and hosts, which may be names or addresses: the
+// host the server listens on and the first service address. An unspecified
+// address, such as 0.0.0.0, stands for all that this machine has. Load makes a
+// new serving certificate when that list is another than the last one.
+//
+// A file that cannot be understood is an error that names it: nothing is ever
+// made anew over something that may still be needed.
+func Load(dir string, hosts []string) (*Authority, error) {
+	f, err := openFolder(dir)
+	if err != nil {
+		return nil, fmt.Errorf("pki: %w", err)
+	}
+	a := &Authority{folder: f, names: standardNames(hosts)}
+	for _, step := range []func() error{a.loadAuthority, a.loadServing, a.loadAdmin, a.loadServiceAccount, f.flush} {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("pki: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// GetCertificate is the server's certificate for a tls.Config; it renews the
+// certificate in time. When the renewed certificate cannot be written it is
+// used all the same, and made again at the next start.
+func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !nearEnd(a.serving.Leaf, leafRenew) {
+		return a.serving, nil
+	}
+	p, err := a.issueServing()
+	if err != nil {
+		return nil, fmt.Errorf("pki: renew serving certificate: %w", err)
+	}
+	a.serving = a.servingPair(p)
+	a.folder.put(servingFile, p.pem)
+	_ = a.folder.flush() // only costs a renewal at the next start
+	return a.serving, nil
+}
+
+// ClientPool verifies client certificates that this authority signed.
+func (a *Authority) ClientPool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.CA)
+	return pool
+}
+
+// IssueClient returns a new client certificate and key as PEM for a user in
+// groups. Nothing of it is kept.
+func (a *Authority) IssueClient(user string, groups []string) (cert, key []byte, err error) {
+	p, err := a.issueClient(user, groups)
+	if err != nil {
+		return nil, nil, fmt.Errorf("pki: %w", err)
+	}
+	return p.certPEM(), p.keyPEM(), nil
+}
+
+func (a *Authority) loadAuthority() error {
+	p, err := a.folder.pair(authorityFile)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		if p, err = makeAuthority(nil); err != nil {
+			return err
+		}
+		a.folder.put(authorityFile, p.pem)
+	} else {
+		if !p.cert.IsCA {
+			return fmt.Errorf("%s: the certificate is not an authority's", a.folder.path(authorityFile))
+		}
+		// A new certificate for the same key and subject: what the old one
+		// signed stays valid, and so do clients that trust the old one.
+		if nearEnd(p.cert, authorityRenew) {
+			if p, err = makeAuthority(p); err != nil {
+				return err
+			}
+			a.folder.put(authorityFile, p.pem)
+		}
+	}
+	a.CA, a.CAKey, a.CACert = p.cert, p.key, p.certPEM()
+	return nil
+}
+
+func (a *Authority) loadServing() error {
+	p, err := a.folder.pair(servingFile)
+	if err != nil {
+		return err
+	}
+	if p == nil || !a.fits(p, x509.ExtKeyUsageServerAuth) || !a.names.sameAs(p.cert) {
+		if p, err = a.issueServing(); err != nil {
+			return err
+		}
+		a.folder.put(servingFile, p.pem)
+	}
+	a.serving = a.servingPair(p)
+	a.ServingCert = *a.serving
+	return nil
+}
+
+func (a *Authority) loadAdmin() error {
+	p, err := a.folder.pair(adminFile)
+	if err != nil {
+		return err
+	}
+	if p == nil || !a.fits(p, x509.ExtKeyUsageClientAuth) {
+		if p, err = a.issueClient(AdminUser, []string{AdminGroup}); err != nil {
+			return err
+		}
+		a.folder.put(adminFile, p.pem)
+	}
+	a.AdminCert, a.AdminKey = p.certPEM(), p.keyPEM()
+	return nil
+}
+
+func (a *Authority) loadServiceAccount() error {
+	key, err := a.folder.key(serviceAccountFile)
+	if err != nil {
+		return err
+	}
+	if key == nil {
+		if key, err = newKey(); err != nil {
+			return err
+		}
+		data, err := encodeKey(key)
+		if err != nil {
+			return err
+		}
+		a.folder.put(serviceAccountFile, data)
+	}
+	a.ServiceAccountKey = key
+	return nil
+}
+
+// fits says whether a certificate can go on being used: it is this
+// authority's, for the given use, and not about to end.
+func (a *Authority) fits(p *pair, use x509.ExtKeyUsage) bool {
+	_, err := p.cert.Verify(x509.VerifyOptions{Roots: a.ClientPool(), KeyUsages: []x509.ExtKeyUsage{use}})
+	return err == nil && !nearEnd(p.cert, leafRenew)
+}
+
+func (a *Authority) issueServing() (*pair, error) {
+	return a.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: "setpoint"},
+		DNSNames:    a.names.dns,
+		IPAddresses: a.names.ips,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+func (a *Authority) issueClient(user string, groups []string) (*pair, error) {
+	return a.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// issue fills in what every certificate has, and signs it for a new key.
+func (a *Authority) issue(template *x509.Certificate) (*pair, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template.NotBefore = now.Add(-clockSkew)
+	template.NotAfter = now.Add(leafLife)
+	if template.NotAfter.After(a.CA.NotAfter) {
+		template.NotAfter = a.CA.NotAfter
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.BasicConstraintsValid = true
+	return sign(template, a.CA, a.CAKey, key)
+}
+
+// servingPair is what a TLS server presents.
+func (a *Authority) servingPair(p *pair) *tls.Certificate {
+	return &tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
+}
+
+// makeAuthority makes an authority, or renews one.
+func makeAuthority(old *pair) (*pair, error) {
+	now := time.Now()
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: "setpoint-ca"},
+		NotBefore:             now.Add(-clockSkew),
+		NotAfter:              now.Add(authorityLife),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	var key *ecdsa.PrivateKey
+	if old != nil {
+		key = old.key
+		template.Subject = old.cert.Subject
+		template.SubjectKeyId = old.cert.SubjectKeyId
+	} else {
+		var err error
+		if key, err = newKey(); err != nil {
+			return nil, err
+		}
+	}
+	return sign(template, template, key, key)
+}
+
+func nearEnd(cert *x509.Certificate, margin time.Duration) bool {
+	return time.Now().Add(margin).After(cert.NotAfter)
+}

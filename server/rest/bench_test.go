@@ -1,0 +1,128 @@
+package rest_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/server/rest"
+	"setpoint.dev/setpoint/server/route"
+	"setpoint.dev/setpoint/store"
+	"setpoint.dev/setpoint/watch"
+)
+
+// discard is a client that takes everything and keeps nothing.
+type discard struct {
+	header http.Header
+	code   int
+	bytes  int
+	wrote  func()
+}
+
+func (d *discard) Header() http.Header { return d.header }
+
+func (d *discard) WriteHeader(code int) { d.code = code }
+
+func (d *discard) Flush() {}
+
+func (d *discard) Write(b []byte) (int, error) {
+	d.bytes += len(b)
+	if d.wrote != nil {
+		d.wrote()
+	}
+	return len(b), nil
+}
+
+// direct is the request path without a network: the handler of a store in
+// memory.
+type direct struct {
+	*rest.Handler
+	tb testing.TB
+}
+
+func newDirect(tb testing.TB) *direct {
+	tb.Helper()
+	s, err := store.Open(tb.Context(), store.Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	hub := watch.New(s, watch.Config{})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- hub.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		<-ended
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	list := kinds.Builtin(kinds.Deps{})
+	return &direct{rest.New(rest.Config{Store: s, Hub: hub, Kinds: func() *kinds.List { return list }}), tb}
+}
+
+func (d *direct) request(ctx context.Context, method, path, accept, body string) *http.Request {
+	d.tb.Helper()
+	r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(body))
+	r.Header.Set("Accept", accept)
+	r.Header.Set("Content-Type", "application/json")
+	what, err := route.Resolve(r)
+	if err != nil {
+		d.tb.Fatal(err)
+	}
+	return r.WithContext(request.WithUser(route.With(r.Context(), what), &user.DefaultInfo{Name: "bench"}))
+}
+
+func (d *direct) create(name string, size int) {
+	d.tb.Helper()
+	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"x":%q}}`, name, strings.Repeat("x", size))
+	w := &discard{header: http.Header{}}
+	d.ServeHTTP(w, d.request(d.tb.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body))
+	if w.code != http.StatusCreated {
+		d.tb.Fatalf("create: %d", w.code)
+	}
+}
+
+// BenchmarkList shows what a list costs per object, by size and format.
+func BenchmarkList(b *testing.B) {
+	const objects = 1000
+	for _, size := range []int{1 << 10, 16 << 10} {
+		d := newDirect(b)
+		for i := range objects {
+			d.create(fmt.Sprintf("m-%04d", i), size)
+		}
+		for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+			b.Run(fmt.Sprintf("%dKiB/%s", size>>10, media[strings.LastIndexByte(media, '.')+1:]), func(b *testing.B) {
+				r := d.request(b.Context(), http.MethodGet, "/api/v1/configmaps", media, "")
+				d.ServeHTTP(&discard{header: http.Header{}}, r) // protobuf is made at the first
+				b.ReportAllocs()
+				for b.Loop() {
+					d.ServeHTTP(&discard{header: http.Header{}}, r)
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/objects, "ns/object")
+			})
+		}
+	}
+}
+
+// BenchmarkGet shows what a GET costs, by size.
+func BenchmarkGet(b *testing.B) {
+	for _, size := range []int{1 << 10, 16 << 10} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			d := newDirect(b)
+			d.create("one", size)
+			r := d.request(b.Context(), http.MethodGet, "/api/v1/namespaces/default/configmaps/one", "application/json", "")
+			b.ReportAllocs()
+			for b.Loop() {
+				d.ServeHTTP(&discard{header: http.Header{}}, r)
+			}
+		})
+	}
+}

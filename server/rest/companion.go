@@ -1,0 +1,119 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/store"
+)
+
+// companionManager owns the fields of objects that are created along with
+// others. Compat: it is whom upstream names.
+const companionManager = "kube-apiserver"
+
+// join asks the kind what else goes into the commit that puts obj in the place
+// of old. The kind may change obj.
+func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
+	if c.resource.Join == nil {
+		return nil, nil
+	}
+	sn, err := c.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	companions, err := c.resource.Join(c.ctx, kinds.Write{Object: obj, Old: old, DryRun: dryRun, Stored: reader{sn}})
+	if err != nil || dryRun {
+		return nil, err
+	}
+	ops := make([]store.Op, 0, len(companions))
+	for _, k := range companions {
+		op := store.Op{Plane: c.info.Plane, Resource: k.Table, Key: k.Key, If: store.Absent, Value: k.Value, RevAt: -1}
+		switch {
+		case k.Object != nil:
+			if op, err = c.creation(c.info.Plane, k.Object, companionManager); err != nil {
+				return nil, err
+			}
+		case k.Value == nil:
+			op.Delete, op.If = true, store.Any
+		}
+		ops = append(ops, op)
+	}
+	return ops, nil
+}
+
+// joinRemoval asks the kind what else goes into the commit that removes have.
+func (c *call) joinRemoval(have *store.Object) ([]store.Op, error) {
+	if c.resource.Join == nil {
+		return nil, nil
+	}
+	old, err := c.stored(have)
+	if err != nil {
+		return nil, err
+	}
+	return c.join(nil, old, false)
+}
+
+// isCompanions says that a commit failed because of what should have happened
+// along with the write, not because of the object itself.
+func (c *call) isCompanions(err error) bool {
+	conflict, is := errors.AsType[*store.ConflictError](err)
+	return is && conflict.Resource != c.resource.Table
+}
+
+// errBusy asks a client to try again whose write was overtaken too often.
+func errBusy(resource schema.GroupResource, verb string) error {
+	return apierrors.NewServerTimeout(resource, verb, 1)
+}
+
+// ownedBy makes manager the owner of a new object's fields.
+func (c *call) ownedBy(obj runtime.Object, manager string) (runtime.Object, error) {
+	owned, err := c.fieldManager(c.resource.Update)
+	if err != nil {
+		return nil, err
+	}
+	live, err := c.resource.Scheme.New(c.kind)
+	if err != nil {
+		return nil, err
+	}
+	return owned.UpdateNoErrors(live, obj, manager), nil
+}
+
+// reader shows a snapshot to kinds.
+type reader struct {
+	sn *store.Snapshot
+}
+
+func (r reader) Get(ctx context.Context, table, key string) ([]byte, error) {
+	o, err := r.sn.Get(ctx, table, key)
+	if err != nil || o == nil {
+		return nil, err
+	}
+	return o.Value(), nil
+}
+
+func (r reader) All(ctx context.Context, table string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for o, err := range r.sn.Scan(ctx, table, store.Range{}) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(o.Value(), nil) {
+				return
+			}
+		}
+	}
+}
+
+func (r reader) Has(ctx context.Context, table, field, value string) (bool, error) {
+	for _, err := range r.sn.Scan(ctx, table, store.Range{Field: field, Value: value}) {
+		return err == nil, err
+	}
+	return false, nil
+}

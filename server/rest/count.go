@@ -1,0 +1,28 @@
+package rest
+
+import (
+	"iter"
+
+	"setpoint.dev/setpoint/metrics"
+	"setpoint.dev/setpoint/store"
+)
+
+// Counts yields how many objects of each stored resource plane main holds.
+func (h *Handler) Counts() iter.Seq[metrics.Count] {
+	return func(yield func(metrics.Count) bool) {
+		sn, err := h.Store.Snapshot(store.Main)
+		if err != nil {
+			return // main is always there
+		}
+		seen := map[string]bool{}
+		for _, r := range h.Kinds().All() {
+			if r.Create == nil || seen[r.Table] {
+				continue
+			}
+			seen[r.Table] = true
+			if !yield(metrics.Count{Group: r.Storage.Group, Resource: r.Name, Objects: sn.Len(r.Table)}) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package rest
+
+import (
+	"errors"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	upstream "k8s.io/apiserver/pkg/registry/rest"
+
+	"setpoint.dev/setpoint/store"
+)
+
+// generateTries is how many names are tried for an object that asks for a
+// generated one.
+const generateTries = 8
+
+func (c *call) create() error {
+	options, err := c.createOptions()
+	if err != nil {
+		return err
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	obj, err := c.decode(body, options.FieldValidation, c.kind)
+	if err != nil {
+		return err
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	if rv := m.GetResourceVersion(); rv != "" && rv != "0" {
+		return errors.New("resourceVersion should not be set on objects to be created")
+	}
+	upstream.WipeObjectMetaSystemFields(m)
+	if err := c.sameNamespace(m); err != nil {
+		return err
+	}
+	c.dedupOwners(obj)
+	manager := c.manager(options.FieldManager)
+	owned, err := c.fieldManager(c.resource.Update)
+	if err != nil {
+		return err
+	}
+	live, err := c.resource.Scheme.New(c.kind)
+	if err != nil {
+		return err
+	}
+	obj = owned.UpdateNoErrors(live, obj, manager)
+	stored, err := c.insert(obj, options, manager)
+	if err != nil {
+		return err
+	}
+	return c.respond(http.StatusCreated, stored)
+}
+
+// sameNamespace makes the object's namespace that of the path, or says that
+// the two differ.
+func (c *call) sameNamespace(m metav1.Object) error {
+	expected := ""
+	if c.resource.Namespaced {
+		expected = c.info.Namespace
+	}
+	return upstream.EnsureObjectNamespaceMatchesRequestNamespace(expected, m)
+}
+
+// insert admits, prepares, validates and stores a new object.
+func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager string) (*store.Object, error) {
+	if c.isNamespaceItself() {
+		// Compat: a namespace is in itself, for admission and strategies.
+		if m, err := meta.Accessor(obj); err == nil {
+			c.ctx = request.WithNamespace(c.ctx, m.GetName())
+		}
+	}
+	dryRun := isDryRun(options.DryRun)
+	attributes := c.attributes(obj, nil, admission.Create, options, dryRun)
+	if err := c.mutate(attributes); err != nil {
+		return nil, err
+	}
+	if err := c.guard(obj, nil); err != nil {
+		return nil, err
+	}
+	c.dedupOwners(obj)
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	upstream.FillObjectMetaSystemFields(m)
+	generated := m.GetGenerateName() != "" && m.GetName() == ""
+	var asked runtime.Object
+	if c.resource.Join != nil {
+		asked = obj.DeepCopyObject()
+	}
+	joins := 0
+	for try := 1; ; try++ {
+		if generated {
+			m.SetName(c.resource.Create.GenerateName(m.GetGenerateName()))
+		}
+		stored, err := c.insertOnce(obj, attributes, dryRun, manager)
+		if !isConflict(err) {
+			return stored, err
+		}
+		if c.isCompanions(err) && joins < commitTries {
+			// What was allocated is somebody else's by now: begin again with
+			// what the client has asked for.
+			joins++
+			obj = asked.DeepCopyObject()
+			if m, err = meta.Accessor(obj); err != nil {
+				return nil, err
+			}
+			attributes = c.attributes(obj, nil, admission.Create, options, dryRun)
+			continue
+		}
+		if c.isCompanions(err) {
+			return nil, errBusy(c.resource.GroupResource(), c.info.Verb)
+		}
+		if generated && try < generateTries+joins {
+			continue
+		}
+		taken := apierrors.NewAlreadyExists(c.resource.GroupResource(), m.GetName())
+		if c.isLeaving(m.GetName()) {
+			taken.ErrStatus.Message = "object is being deleted: " + taken.ErrStatus.Message
+		}
+		return nil, upstream.CheckGeneratedNameError(c.ctx, c.resource.Create, taken, obj)
+	}
+}
+
+// isLeaving says that there is an object of that name whose deletion has begun.
+func (c *call) isLeaving(name string) bool {
+	sn, err := c.snapshot()
+	if err != nil {
+		return false
+	}
+	o, err := sn.Get(c.ctx, c.resource.Table, c.resource.Key(c.info.Namespace, name))
+	if err != nil || o == nil {
+		return false
+	}
+	obj, err := c.stored(o)
+	if err != nil {
+		return false
+	}
+	m, err := meta.Accessor(obj)
+	return err == nil && m.GetDeletionTimestamp() != nil
+}
+
+func (c *call) insertOnce(obj runtime.Object, attributes admission.Attributes, dryRun bool, manager string) (*store.Object, error) {
+	along, err := c.join(obj, nil, dryRun)
+	if err != nil {
+		return nil, err
+	}
+	if err := upstream.BeforeCreate(c.resource.Create, c.ctx, obj); err != nil {
+		return nil, err
+	}
+	if err := c.validate(attributes); err != nil {
+		return nil, err
+	}
+	op, err := c.op(obj, store.Absent)
+	if err != nil {
+		return nil, err
+	}
+	if dryRun {
+		return c.pretend(op, obj)
+	}
+	return c.commit(op, manager, along...)
+}
+
+// pretend is what commit would return, without a commit: obj with the revision
+// that it already has, if any.
+func (c *call) pretend(op store.Op, obj runtime.Object) (*store.Object, error) {
+	sn, err := c.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	have, err := sn.Get(c.ctx, op.Resource, op.Key)
+	if err != nil {
+		return nil, err
+	}
+	if err := op.Check(have); err != nil {
+		return nil, err
+	}
+	return c.unstored(op, obj)
+}
+
+// unstored is obj in the form of a stored object.
+func (c *call) unstored(op store.Op, obj runtime.Object) (*store.Object, error) {
+	value, err := c.codec().EncodeUnstored(obj, c.resource.Storage)
+	if err != nil {
+		return nil, err
+	}
+	op.Value, op.RevAt = value, -1
+	return store.Finish(op, 0), nil
+}

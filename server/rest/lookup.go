@@ -1,0 +1,170 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	upstream "k8s.io/apiserver/pkg/registry/rest"
+
+	"setpoint.dev/setpoint/server/route"
+	"setpoint.dev/setpoint/store"
+)
+
+// Lookup finds the objects that decide who may do what: service accounts and
+// what their tokens are bound to, roles and bindings. It reads plane main, as
+// new as the last acknowledged write. Stored objects of these kinds are JSON
+// of v1.
+type Lookup struct {
+	Store *store.Store
+}
+
+func lookup[T any](ctx context.Context, l Lookup, table, key, name string) (*T, error) {
+	sn, err := l.Store.Snapshot(store.Main)
+	if err != nil {
+		return nil, err
+	}
+	o, err := sn.Get(ctx, table, key)
+	if err != nil {
+		return nil, err
+	}
+	if o == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: table}, name)
+	}
+	into := new(T)
+	return into, json.Unmarshal(o.Value(), into)
+}
+
+// GetServiceAccount returns a service account, or a NotFound error.
+func (l Lookup) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return lookup[corev1.ServiceAccount](ctx, l, "serviceaccounts", namespace+"/"+name, name)
+}
+
+// GetPod returns a pod, or a NotFound error.
+func (l Lookup) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return lookup[corev1.Pod](ctx, l, "pods", namespace+"/"+name, name)
+}
+
+// GetSecret returns a secret, or a NotFound error.
+func (l Lookup) GetSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return lookup[corev1.Secret](ctx, l, "secrets", namespace+"/"+name, name)
+}
+
+// GetNode returns a node, or a NotFound error.
+func (l Lookup) GetNode(ctx context.Context, name string) (*corev1.Node, error) {
+	return lookup[corev1.Node](ctx, l, "nodes", name, name)
+}
+
+const rbacSuffix = "." + rbacv1.GroupName
+
+// Revision changes whenever a resource of the RBAC group does.
+func (l Lookup) Revision(resource string) uint64 {
+	sn, err := l.Store.Snapshot(store.Main)
+	if err != nil {
+		return 0 // main is always there
+	}
+	return uint64(sn.LastChange(resource + rbacSuffix))
+}
+
+// List yields the objects of a resource of the RBAC group.
+func (l Lookup) List(ctx context.Context, resource string) iter.Seq2[runtime.Object, error] {
+	return func(yield func(runtime.Object, error) bool) {
+		sn, err := l.Store.Snapshot(store.Main)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for o, err := range sn.Scan(ctx, resource+rbacSuffix, store.Range{}) {
+			var into runtime.Object
+			switch resource {
+			case "roles":
+				into = &rbacv1.Role{}
+			case "rolebindings":
+				into = &rbacv1.RoleBinding{}
+			case "clusterroles":
+				into = &rbacv1.ClusterRole{}
+			default:
+				into = &rbacv1.ClusterRoleBinding{}
+			}
+			if err == nil {
+				err = json.Unmarshal(o.Value(), into)
+			}
+			if !yield(into, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Bootstrap stores the objects that are not there yet, all at one revision,
+// and with replace also over those that are.
+func (h *Handler) Bootstrap(ctx context.Context, objects []runtime.Object, replace bool) error {
+	sn, err := h.Store.Snapshot(store.Main)
+	if err != nil {
+		return err
+	}
+	var ops []store.Op
+	for _, external := range objects {
+		op, err := h.creation(store.Main, external, "")
+		if err != nil {
+			return err
+		}
+		have, err := sn.Get(ctx, op.Resource, op.Key)
+		if err != nil {
+			return err
+		}
+		switch {
+		case have == nil:
+			op.If = store.Absent
+		case replace:
+			op.If = store.At(have.Rev)
+		default:
+			continue
+		}
+		ops = append(ops, op)
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err = h.Store.Commit(ctx, store.Provenance{User: "system:apiserver", Verb: "bootstrap"}, ops...)
+	return err
+}
+
+// creation is the operation that creates an object of an external type, which
+// gets its defaults. With a manager, that one owns its fields.
+func (h *Handler) creation(plane string, external runtime.Object, manager string) (store.Op, error) {
+	c := &call{Handler: h, info: &route.Request{RequestInfo: &request.RequestInfo{}, Plane: plane}}
+	for _, r := range h.Kinds().All() {
+		gvks, _, err := r.Scheme.ObjectKinds(external)
+		if err == nil && gvks[0].Group == r.Group && gvks[0].Kind == r.Kind && r.Create != nil {
+			c.resource, c.kind = r, gvks[0]
+			break
+		}
+	}
+	if c.resource == nil {
+		return store.Op{}, apierrors.NewBadRequest("object of an unknown kind")
+	}
+	c.resource.Scheme.Default(external)
+	obj, err := c.resource.Scheme.ConvertToVersion(external, runtime.InternalGroupVersioner)
+	if err != nil {
+		return store.Op{}, err
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return store.Op{}, err
+	}
+	upstream.FillObjectMetaSystemFields(m)
+	if manager != "" {
+		if obj, err = c.ownedBy(obj, manager); err != nil {
+			return store.Op{}, err
+		}
+	}
+	return c.op(obj, store.Absent)
+}

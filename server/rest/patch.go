@@ -1,0 +1,288 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"reflect"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	upstream "k8s.io/apiserver/pkg/registry/rest"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/patch"
+)
+
+func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
+	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	if err != nil {
+		media = c.r.Header.Get("Content-Type")
+	}
+	kind := types.PatchType(media)
+	options := &metav1.PatchOptions{}
+	if err := c.options(options); err != nil {
+		return err
+	}
+	if err := invalidOptions("PatchOptions", metav1validation.ValidatePatchOptions(options, kind)); err != nil {
+		return err
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	owned, err := c.fieldManager(strategy)
+	if err != nil {
+		return err
+	}
+	ch := change{
+		strategy: strategy, retry: true, manager: c.manager(options.FieldManager),
+		options: &metav1.UpdateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation},
+	}
+	switch kind {
+	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
+		ch.make = func(old runtime.Object) (runtime.Object, error) {
+			obj, err := c.patched(c.kind, kind, old, body, options.FieldValidation)
+			if err == nil {
+				err = c.sameName(obj)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return owned.UpdateNoErrors(old, obj, ch.manager), nil
+		}
+	case types.ApplyYAMLPatchType:
+		ch.mayCreate, ch.applies = c.sub == nil, true
+		ch.manager = options.FieldManager
+		ch.make, err = c.applied(body, options, owned)
+		if err != nil {
+			return err
+		}
+	default:
+		return unknownPatch()
+	}
+	code, stored, err := c.change(ch)
+	if err != nil {
+		return err
+	}
+	return c.respond(code, stored)
+}
+
+// unknownPatch is the answer to a patch of a type that there is not.
+func unknownPatch() error {
+	return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "", "415: Unsupported Media Type", 0, false)
+}
+
+// patched applies a patch to an object, in the version that the request speaks.
+func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old runtime.Object, body []byte, fieldValidation string) (runtime.Object, error) {
+	directive := fieldValidation
+	if directive == "" {
+		directive = metav1.FieldValidationWarn
+	}
+	if kind == types.StrategicMergePatchType {
+		return c.merged(as, old, body, directive)
+	}
+	speaks, err := c.codec().Media(codec.JSON)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.codec().Encode(speaks, old, as.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	var twice []error
+	if directive != metav1.FieldValidationIgnore {
+		if twice, err = strictPatch(kind, body); err != nil {
+			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+		}
+	}
+	var after []byte
+	if kind == types.JSONPatchType {
+		after, err = patch.JSON(before, body)
+	} else {
+		after, err = patch.Merge(before, body)
+	}
+	if err != nil {
+		return nil, patchError(err)
+	}
+	obj, _, err := c.codec().Decode(speaks, directive != metav1.FieldValidationIgnore, after, as)
+	if err == nil || obj != nil {
+		err = joinStrict(twice, err)
+	}
+	if err := c.strictness(err, obj, directive); err != nil {
+		return nil, invalidPatch(string(after), err)
+	}
+	if want, err := c.codec().Scheme.New(schema.GroupVersionKind{Group: as.Group, Version: runtime.APIVersionInternal, Kind: as.Kind}); err == nil && reflect.TypeOf(want) != reflect.TypeOf(obj) {
+		gvk := as
+		if v, k, err := kindIn(after); err == nil {
+			gvk = schema.FromAPIVersionAndKind(v, k)
+		}
+		return nil, invalidPatch(string(after), c.unlike(gvk, want))
+	}
+	return obj, nil
+}
+
+// kindIn is what an object's JSON says it is.
+func kindIn(body []byte) (version, kind string, err error) {
+	var t metav1.TypeMeta
+	err = json.Unmarshal(body, &t)
+	return t.APIVersion, t.Kind, err
+}
+
+func invalidPatch(value string, err error) error {
+	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), value, err.Error())})
+}
+
+// strictPatch reads a patch for nothing but what is in it twice, or unknown.
+func strictPatch(kind types.PatchType, body []byte) ([]error, error) {
+	if kind != types.JSONPatchType {
+		return kjson.UnmarshalStrict(body, &map[string]any{})
+	}
+	var operations []struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		From  string `json:"from"`
+		Value any    `json:"value"`
+	}
+	errs, err := kjson.UnmarshalStrict(body, &operations)
+	for i, e := range errs {
+		errs[i] = fmt.Errorf("json patch %w", e)
+	}
+	return errs, err
+}
+
+// joinStrict adds what is wrong with a patch to what is wrong with the object.
+func joinStrict(first []error, err error) error {
+	strict, is := runtime.AsStrictDecodingError(err)
+	switch {
+	case err != nil && !is:
+		return err
+	case is:
+		first = append(first, strict.Errors()...)
+	}
+	if len(first) == 0 {
+		return nil
+	}
+	return runtime.NewStrictDecodingError(first)
+}
+
+// merged applies a strategic merge patch.
+func (c *call) merged(as schema.GroupVersionKind, old runtime.Object, body []byte, directive string) (runtime.Object, error) {
+	strict := directive != metav1.FieldValidationIgnore
+	wanted := map[string]any{}
+	var twice []error
+	var err error
+	if strict {
+		twice, err = kjson.UnmarshalStrict(body, &wanted)
+	} else {
+		err = json.Unmarshal(body, &wanted)
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	versioned, err := c.resource.Scheme.ConvertToVersion(old, as.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(versioned)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("%+v", wanted) // merging changes it
+	typed, err := c.resource.Scheme.New(as)
+	if err != nil {
+		return nil, err
+	}
+	after, err := patch.Strategic(fields, wanted, typed)
+	if err != nil {
+		return nil, patchError(err)
+	}
+	err = joinStrict(twice, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, typed, strict))
+	if err := c.strictness(err, typed, directive); err != nil {
+		return nil, invalidPatch(text, err)
+	}
+	c.resource.Scheme.Default(typed)
+	return c.resource.Scheme.ConvertToVersion(typed, runtime.InternalGroupVersioner)
+}
+
+func patchError(err error) error {
+	tooMany, isTooMany := errors.AsType[*patch.TooManyError](err)
+	invalid, isInvalid := errors.AsType[*patch.InvalidError](err)
+	switch {
+	case isTooMany:
+		return apierrors.NewRequestEntityTooLargeError(tooMany.Error())
+	case isInvalid:
+		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", invalid.Error(), 0, false)
+	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
+		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
+		return apierrors.NewBadRequest(err.Error())
+	case errors.Is(err, mergepatch.ErrNoListOfLists):
+		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	default:
+		return apierrors.NewBadRequest(err.Error())
+	}
+}
+
+// sameName checks that a patch has not renamed its object.
+func (c *call) sameName(obj runtime.Object) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	if m.GetName() != c.info.Name {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", m.GetName(), c.info.Name))
+	}
+	return c.sameNamespace(m)
+}
+
+// applied returns the change that an apply makes.
+func (c *call) applied(body []byte, options *metav1.PatchOptions, owned *managedfields.FieldManager) (func(runtime.Object) (runtime.Object, error), error) {
+	wanted := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+	}
+	if options.FieldValidation != metav1.FieldValidationIgnore {
+		if err := yaml.UnmarshalStrict(body, &map[string]any{}); err != nil {
+			if options.FieldValidation == metav1.FieldValidationStrict {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
+			}
+			c.warnOf([]error{errors.New(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "))})
+		}
+	}
+	force := options.Force != nil && *options.Force
+	return func(old runtime.Object) (runtime.Object, error) {
+		obj, err := owned.Apply(old, wanted.DeepCopy(), options.FieldManager, force)
+		if err != nil {
+			return nil, err
+		}
+		return obj, c.appliedName(obj)
+	}, nil
+}
+
+// appliedName gives an applied object the name that the path has, or says that
+// the two differ.
+func (c *call) appliedName(obj runtime.Object) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	if m.GetName() == "" {
+		m.SetName(c.info.Name)
+	}
+	return c.sameName(obj)
+}

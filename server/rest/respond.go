@@ -1,0 +1,295 @@
+package rest
+
+import (
+	"bufio"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/store"
+)
+
+// respond answers with one object.
+func (c *call) respond(code int, o *store.Object) error {
+	if c.asStored() {
+		c.writeBody(code, o.Value(), newline)
+		return nil
+	}
+	body, err := c.encode(o)
+	if err != nil {
+		return err
+	}
+	c.writeBody(code, body)
+	return nil
+}
+
+var newline = []byte("\n")
+
+// asStored says that the answer's objects are the bytes that are stored.
+func (c *call) asStored() bool { return c.out.plain() && c.groupVersion() == c.resource.Storage }
+
+// encode is an object in the representation asked for, which is not the
+// stored one.
+func (c *call) encode(o *store.Object) ([]byte, error) {
+	if c.asStoredProtobuf() {
+		return c.encodeProtobuf(o)
+	}
+	obj, err := c.stored(o)
+	if err != nil {
+		return nil, err
+	}
+	return c.encodeObject(obj)
+}
+
+// encodeObject writes an object of the internal type as asked for.
+func (c *call) encodeObject(obj runtime.Object) ([]byte, error) {
+	version, speaks := c.groupVersion(), c.codec()
+	switch c.out.as {
+	case "Table":
+		t, err := c.table(obj)
+		if err != nil {
+			return nil, err
+		}
+		obj, version, speaks = t, c.out.metaVersion(), metaCodec()
+	case "PartialObjectMetadataList":
+		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", obj))
+	case "PartialObjectMetadata":
+		p, err := c.partial(obj)
+		if err != nil {
+			return nil, err
+		}
+		obj, version, speaks = p, c.out.metaVersion(), metaCodec()
+	}
+	info, err := speaks.Media(c.out.media())
+	if err != nil {
+		return nil, err
+	}
+	if c.out.pretty {
+		return speaks.EncodePretty(info, obj, version)
+	}
+	return speaks.Encode(info, obj, version)
+}
+
+// partial is an object's metadata alone.
+func (c *call) partial(obj runtime.Object) (*metav1.PartialObjectMetadata, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	p := meta.AsPartialObjectMetadata(m)
+	p.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadata"))
+	return p, nil
+}
+
+// table is an object, or a list of them, as a table. How much of each object
+// goes with its row is the client's choice.
+func (c *call) table(obj runtime.Object) (*metav1.Table, error) {
+	var options metav1.TableOptions
+	if err := c.options(&options); err != nil {
+		return nil, err
+	}
+	switch options.IncludeObject {
+	case "", metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
+	default:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", options.IncludeObject))
+	}
+	t, err := c.resource.Columns.ConvertToTable(c.ctx, obj, &options)
+	if err != nil {
+		return nil, err
+	}
+	for i := range t.Rows {
+		row := &t.Rows[i]
+		switch options.IncludeObject {
+		case metav1.IncludeNone:
+			row.Object = runtime.RawExtension{}
+		case metav1.IncludeObject:
+			versioned, err := c.resource.Scheme.ConvertToVersion(row.Object.Object, c.groupVersion())
+			if err != nil {
+				return nil, err
+			}
+			row.Object.Object = versioned
+		default:
+			p, err := c.partial(row.Object.Object)
+			if err != nil {
+				return nil, err
+			}
+			row.Object.Object = p
+		}
+	}
+	if c.headed {
+		t.ColumnDefinitions = nil
+	}
+	t.SetGroupVersionKind(c.out.metaVersion().WithKind("Table"))
+	return t, nil
+}
+
+// respondList answers with a list.
+func (c *call) respondList(p *page) error {
+	if c.asStored() {
+		c.writeList(p)
+		return nil
+	}
+	if c.asStoredProtobuf() {
+		return c.writeProtobufList(p)
+	}
+	m := metav1.ListMeta{ResourceVersion: strconv.FormatInt(int64(p.rev), 10), Continue: p.next, RemainingItemCount: p.remaining}
+	switch c.out.as {
+	case "PartialObjectMetadataList":
+		return c.respondPartialList(p, m)
+	case "PartialObjectMetadata":
+		list, err := c.internalList(&page{}, m)
+		if err != nil {
+			return err
+		}
+		return notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
+	}
+	list, err := c.internalList(p, m)
+	if err != nil {
+		return err
+	}
+	body, err := c.encodeObject(list)
+	if err != nil {
+		return err
+	}
+	c.writeBody(http.StatusOK, body)
+	return nil
+}
+
+func (c *call) respondPartialList(p *page, m metav1.ListMeta) error {
+	list := &metav1.PartialObjectMetadataList{ListMeta: m}
+	for _, o := range p.objects {
+		obj, err := c.stored(o)
+		if err != nil {
+			return err
+		}
+		item, err := c.partial(obj)
+		if err != nil {
+			return err
+		}
+		list.Items = append(list.Items, *item)
+	}
+	list.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadataList"))
+	info, err := metaCodec().Media(c.out.media())
+	if err != nil {
+		return err
+	}
+	body, err := metaCodec().Encode(info, list, c.out.metaVersion())
+	if err != nil {
+		return err
+	}
+	c.writeBody(http.StatusOK, body)
+	return nil
+}
+
+// internalList decodes a page into the kind's internal list.
+func (c *call) internalList(p *page, m metav1.ListMeta) (runtime.Object, error) {
+	list, err := c.resource.Scheme.New(schema.GroupVersionKind{Group: c.resource.Group, Version: runtime.APIVersionInternal, Kind: c.resource.Kind + "List"})
+	if err != nil {
+		return nil, err
+	}
+	items := make([]runtime.Object, len(p.objects))
+	for i, o := range p.objects {
+		if items[i], err = c.stored(o); err != nil {
+			return nil, err
+		}
+	}
+	if err := meta.SetList(list, items); err != nil {
+		return nil, err
+	}
+	l, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, err
+	}
+	l.SetResourceVersion(m.ResourceVersion)
+	l.SetContinue(m.Continue)
+	l.SetRemainingItemCount(m.RemainingItemCount)
+	return list, nil
+}
+
+// writeList writes stored bytes one after the other. Compat: items of a list
+// go without their kind.
+func (c *call) writeList(p *page) {
+	w, done := c.open(http.StatusOK, p.size)
+	defer done()
+	header := codec.Header(c.resource.StorageKind())
+	version, _ := c.kind.GroupVersion().WithKind("").ToAPIVersionAndKind()
+	head := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"`, c.resource.Kind+"List", version, p.rev)
+	if p.next != "" {
+		head = fmt.Appendf(head, `,"continue":%q`, p.next)
+	}
+	if p.remaining != nil {
+		head = fmt.Appendf(head, `,"remainingItemCount":%d`, *p.remaining)
+	}
+	head = append(head, `},"items":[`...)
+	// Errors of writing mean that the client has gone; there is nobody to tell.
+	out := buffered(w)
+	_, _ = out.Write(head)
+	for i, o := range p.objects {
+		if i > 0 {
+			_ = out.WriteByte(',')
+		}
+		_ = out.WriteByte('{')
+		_, _ = out.Write(o.Value()[len(header):])
+	}
+	_, _ = out.WriteString("]}\n")
+	_ = out.Flush()
+}
+
+// buffered writes in pieces that suit TLS and HTTP/2.
+func buffered(w io.Writer) *bufio.Writer { return bufio.NewWriterSize(w, 64<<10) }
+
+// gzipFrom is the size from which on an answer is compressed for clients that
+// accept it.
+const gzipFrom = 128 << 10
+
+var gzips = sync.Pool{New: func() any {
+	w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // a valid level
+	return w
+}}
+
+// open begins an answer of about the given size and returns where to write it.
+func (c *call) open(code, size int) (w io.Writer, done func()) {
+	h := c.w.Header()
+	h.Set("Content-Type", c.out.media())
+	h.Set("Cache-Control", "no-cache, private")
+	if size < gzipFrom || !strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip") {
+		c.w.WriteHeader(code)
+		return c.w, func() {}
+	}
+	h.Set("Content-Encoding", "gzip")
+	h.Add("Vary", "Accept-Encoding")
+	c.w.WriteHeader(code)
+	z := gzips.Get().(*gzip.Writer)
+	z.Reset(c.w)
+	return z, func() {
+		_ = z.Close() // the client has gone
+		gzips.Put(z)
+	}
+}
+
+// writeBody answers with a body that is given in parts.
+func (c *call) writeBody(code int, parts ...[]byte) {
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	if size < gzipFrom {
+		c.w.Header().Set("Content-Length", strconv.Itoa(size))
+	}
+	w, done := c.open(code, size)
+	defer done()
+	for _, p := range parts {
+		_, _ = w.Write(p) // errors mean that the client has gone
+	}
+}

@@ -1,0 +1,257 @@
+// Package rest carries out the verbs of the API on stored kinds: one file per
+// verb. It is the one room of the server that touches the store and the hub.
+//
+// In comes a request whose sender is known and allowed; out goes the response.
+// Reads hand out the bytes that are stored. A write is decoded once, passes
+// admission, the kind's strategy and validation, is encoded once and committed
+// with its provenance.
+//
+// Handlers return errors; errors.go turns them into an API Status.
+package rest
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	upstream "k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/server/authn"
+	"setpoint.dev/setpoint/server/authz"
+	"setpoint.dev/setpoint/server/route"
+	"setpoint.dev/setpoint/store"
+	"setpoint.dev/setpoint/watch"
+)
+
+// Config is what the handler works with. Admission may be nil.
+type Config struct {
+	Store      *store.Store
+	Hub        *watch.Hub
+	Kinds      func() *kinds.List
+	Admission  admission.Interface
+	Authorizer authorizer.Authorizer
+	// Rules tells what a user may do; Tokens whose a token is.
+	Rules  authorizer.RuleResolver
+	Tokens authenticator.Request
+	// Guard refuses writes of roles and bindings that grant more than their
+	// writer has; nil lets all pass.
+	Guard interface {
+		Check(ctx context.Context, w authz.Write) error
+	}
+	// Issuer makes service account tokens.
+	Issuer *authn.Issuer
+	// Watched finds the counter of a resource's watch events; nil counts none.
+	Watched func(group, version, resource string) interface{ Add(n float64) }
+	// MaxBody is the largest body that is read; 0 means 3 MiB.
+	MaxBody int64
+	// WatchTimeout bounds a watch that does not say how long it wants to last;
+	// it lasts for between once and twice that. 0 means half an hour.
+	WatchTimeout time.Duration
+	// Drain is closed when watches should end, because the server does.
+	Drain <-chan struct{}
+}
+
+// Handler serves requests for resources.
+type Handler struct {
+	Config
+	codecs *codecs
+}
+
+// New returns a handler.
+func New(cfg Config) *Handler {
+	if cfg.MaxBody <= 0 {
+		cfg.MaxBody = 3 << 20
+	}
+	if cfg.WatchTimeout <= 0 {
+		cfg.WatchTimeout = 30 * time.Minute
+	}
+	return &Handler{Config: cfg, codecs: &codecs{}}
+}
+
+// call is one request on its way.
+type call struct {
+	*Handler
+	ctx  context.Context
+	w    http.ResponseWriter
+	r    *http.Request
+	info *route.Request
+
+	resource *kinds.Resource
+	sub      *kinds.Subresource // nil for the resource itself
+	kind     schema.GroupVersionKind
+	out      representation
+	headed   bool // the columns of the table have been told
+	user     user.Info
+}
+
+// ServeHTTP serves a request that route.With has put into its context.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &call{Handler: h, ctx: r.Context(), w: w, r: r, info: route.From(r.Context())}
+	c.user, _ = request.UserFrom(c.ctx)
+	if err := c.serve(); err != nil {
+		c.fail(err)
+	}
+}
+
+func (c *call) serve() error {
+	info := c.info
+	c.resource = c.Kinds().Find(info.APIGroup, info.APIVersion, info.Resource)
+	if c.resource == nil {
+		return c.nothingHere()
+	}
+	c.kind = c.resource.GroupVersionKind(info.APIVersion)
+	if c.resource.Namespaced != (info.Namespace != "") && !c.acrossNamespaces() && !c.isNamespaceItself() {
+		return notServed(http.StatusNotFound)
+	}
+	if info.Subresource != "" {
+		if c.sub = c.resource.Subresources[info.Subresource]; c.sub == nil || len(info.Parts) > maxParts {
+			return notServed(http.StatusNotFound)
+		}
+	}
+	if !c.allows(info.Verb) || !c.fits() {
+		return notServed(http.StatusMethodNotAllowed)
+	}
+	c.warnOfAge()
+	var err error
+	if c.out, err = c.negotiate(); err != nil {
+		return err
+	}
+	if c.sub != nil {
+		return c.serveSubresource()
+	}
+	if c.isBindings() {
+		return c.bindings()
+	}
+	if c.resource.Create == nil {
+		return c.virtual()
+	}
+	switch info.Verb {
+	case "get":
+		return c.get()
+	case "list":
+		return c.list()
+	case "watch":
+		return c.watch()
+	case "create":
+		return c.create()
+	case "update":
+		return c.update(c.resource.Update)
+	case "patch":
+		return c.patch(c.resource.Update)
+	case "delete":
+		return c.delete()
+	case "deletecollection":
+		return c.deleteCollection()
+	default:
+		return apierrors.NewMethodNotSupported(c.resource.GroupResource(), info.Verb)
+	}
+}
+
+// maxParts is how many parts the path of a subresource has, from the resource
+// on.
+const maxParts = 3
+
+// one says that the path names an object. The request's name is no sign of
+// that: a field selector may have given it.
+func (c *call) one() bool { return len(c.info.Parts) > 1 }
+
+// acrossNamespaces says that the path is that of all namespaces at once.
+func (c *call) acrossNamespaces() bool {
+	return c.resource.Namespaced && c.info.Namespace == "" && !c.one()
+}
+
+// fits says that the method can be used on the path: some verbs are for one
+// object, some for all.
+func (c *call) fits() bool {
+	if c.r.Method == http.MethodHead {
+		return false
+	}
+	switch c.info.Verb {
+	case "list", "watch":
+		return true
+	case "create":
+		return c.sub != nil || !c.one() && !c.acrossNamespaces()
+	case "deletecollection":
+		return !c.acrossNamespaces()
+	default:
+		return c.one()
+	}
+}
+
+// isNamespaceItself says that the request is for a namespace, whose path looks
+// like that of something in it.
+func (c *call) isNamespaceItself() bool {
+	return c.resource.Group == "" && c.resource.Name == "namespaces"
+}
+
+func (c *call) allows(verb string) bool {
+	verbs := c.resource.Verbs
+	if c.sub != nil {
+		verbs = c.sub.Verbs
+	}
+	return slices.Contains(verbs, verb)
+}
+
+func (c *call) serveSubresource() error {
+	switch {
+	case c.sub.Scale != nil:
+		return c.scale()
+	case c.sub.Update != nil && c.info.Verb == "get":
+		return c.get()
+	case c.sub.Update != nil && c.info.Verb == "update":
+		return c.update(c.sub.Update)
+	case c.sub.Update != nil && c.info.Verb == "patch":
+		return c.patch(c.sub.Update)
+	case c.sub.Name == "token":
+		return c.token()
+	case c.sub.Name == "binding":
+		return c.bind(c.info.Name)
+	case c.sub.Name == "eviction":
+		return c.evict()
+	default:
+		return c.reachNode()
+	}
+}
+
+// key is the key of the object that the request names.
+func (c *call) key() string { return c.resource.Key(c.info.Namespace, c.info.Name) }
+
+func (c *call) groupVersion() schema.GroupVersion { return c.kind.GroupVersion() }
+
+// stored decodes a stored object into its internal type, with its revision.
+func (c *call) stored(o *store.Object) (runtime.Object, error) {
+	return c.codec().DecodeStored(o.Value(), c.resource.StorageKind())
+}
+
+// codec speaks the kind's representations; that of the meta group while the
+// kind is not known.
+func (c *call) codec() *codec.Codec {
+	if c.resource == nil {
+		return c.codecs.of(nil)
+	}
+	return c.codecs.of(c.resource.Scheme)
+}
+
+func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*managedfields.FieldManager, error) {
+	return c.codecs.owners(c.resource.Scheme).For(c.kind, c.info.Subresource, fieldpath.NewExcludeFilterSetMap(kinds.ResetFields(strategy)))
+}
+
+func (c *call) notFound() error {
+	return apierrors.NewNotFound(c.resource.GroupResource(), c.info.Name)
+}
+
+// snapshot is the plane as it is now.
+func (c *call) snapshot() (*store.Snapshot, error) { return c.Store.Snapshot(c.info.Plane) }

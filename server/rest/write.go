@@ -1,0 +1,205 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/warning"
+
+	"setpoint.dev/setpoint/server/authn"
+	"setpoint.dev/setpoint/server/authz"
+	"setpoint.dev/setpoint/store"
+)
+
+// commitTries bounds how often a write is tried again because somebody else
+// wrote the same object meanwhile.
+const commitTries = 100
+
+// op is the operation that stores obj.
+func (c *call) op(obj runtime.Object, on store.Condition) (store.Op, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return store.Op{}, err
+	}
+	value, revAt, err := c.codec().EncodeStored(obj, c.resource.Storage)
+	if err != nil {
+		return store.Op{}, err
+	}
+	index := store.Index{Labels: m.GetLabels()}
+	for _, owner := range m.GetOwnerReferences() {
+		index.Owners = append(index.Owners, string(owner.UID))
+	}
+	index.Owners = distinct(index.Owners)
+	if c.resource.Fields != nil {
+		set, err := c.resource.Fields(obj)
+		if err != nil {
+			return store.Op{}, err
+		}
+		index.Fields = map[string]string{}
+		for name, value := range set {
+			if name != "metadata.name" && name != "metadata.namespace" {
+				index.Fields[name] = value
+			}
+		}
+	}
+	return store.Op{
+		Plane: c.info.Plane, Resource: c.resource.Table, Key: c.resource.Key(m.GetNamespace(), m.GetName()),
+		If: on, Value: value, RevAt: revAt, Index: index,
+	}, nil
+}
+
+func distinct(of []string) []string {
+	seen := map[string]bool{}
+	var kept []string
+	for _, s := range of {
+		if !seen[s] {
+			seen[s] = true
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+// provenance says who is writing.
+func (c *call) provenance(fieldManager string) store.Provenance {
+	p := store.Provenance{
+		UserAgent: c.r.UserAgent(), FieldManager: fieldManager, Verb: c.info.Verb,
+		RequestID: audit.GetAuditIDTruncated(c.ctx),
+	}
+	if c.user != nil {
+		p.User = c.user.GetName()
+	}
+	if by := authn.Impersonator(c.ctx); by != nil {
+		p.Impersonator = by.GetName()
+	}
+	return p
+}
+
+// commit stores op, with what goes along, and returns the stored object.
+func (c *call) commit(op store.Op, fieldManager string, along ...store.Op) (*store.Object, error) {
+	rev, err := c.Store.Commit(c.ctx, c.provenance(fieldManager), append([]store.Op{op}, along...)...)
+	if err != nil {
+		return nil, err
+	}
+	sn, err := c.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	o, err := sn.Get(c.ctx, op.Resource, op.Key)
+	if err != nil {
+		return nil, err
+	}
+	if o == nil || o.Rev != rev {
+		// Somebody has written it again already; the answer is our version.
+		return store.Finish(op, rev), nil
+	}
+	return o, nil
+}
+
+// manager is the name under which a request owns fields.
+func (c *call) manager(given string) string {
+	if given != "" {
+		return given
+	}
+	name, _, _ := strings.Cut(c.r.UserAgent(), "/")
+	var b strings.Builder
+	for _, r := range name {
+		if unicode.IsPrint(r) && b.Len()+len(string(r)) <= metav1validation.FieldManagerMaxLength {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// dedupOwners removes owner references that are there twice, with a warning.
+func (c *call) dedupOwners(obj runtime.Object) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	var kept []metav1.OwnerReference
+	var twice []string
+	for _, ref := range m.GetOwnerReferences() {
+		known := false
+		for _, k := range kept {
+			known = known || apiequality.Semantic.DeepEqual(k, ref)
+		}
+		if known {
+			twice = append(twice, string(ref.UID))
+		} else {
+			kept = append(kept, ref)
+		}
+	}
+	if len(twice) > 0 {
+		warning.AddWarning(c.ctx, "", fmt.Sprintf(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v", strings.Join(twice, ", ")))
+		m.SetOwnerReferences(kept)
+	}
+}
+
+// attributes describe a write to admission.
+func (c *call) attributes(obj, old runtime.Object, operation admission.Operation, options runtime.Object, dryRun bool) admission.Attributes {
+	name := c.info.Name
+	if name == "" && obj != nil {
+		if m, err := meta.Accessor(obj); err == nil {
+			name = m.GetName()
+		}
+	}
+	return admission.NewAttributesRecord(obj, old, c.kind, c.info.Namespace, name, c.kind.GroupVersion().WithResource(c.resource.Name), c.info.Subresource, operation, options, dryRun, c.user)
+}
+
+// guard refuses to store obj in place of old, nil where there is none, when it
+// is a role or binding that grants more than the user has.
+func (c *call) guard(obj, old runtime.Object) error {
+	if c.Guard == nil || c.resource.Group != rbacv1.GroupName {
+		return nil
+	}
+	return c.Guard.Check(c.ctx, authz.Write{User: c.user, Namespace: c.info.Namespace, Name: c.info.Name, Object: obj, Old: old})
+}
+
+func (c *call) mutate(a admission.Attributes) error {
+	if m, ok := c.Admission.(admission.MutationInterface); ok && m.Handles(a.GetOperation()) {
+		return m.Admit(c.ctx, a, nil)
+	}
+	return nil
+}
+
+func (c *call) validate(a admission.Attributes) error {
+	if v, ok := c.Admission.(admission.ValidationInterface); ok && v.Handles(a.GetOperation()) {
+		return v.Validate(c.ctx, a, nil)
+	}
+	return nil
+}
+
+// preconditions are what a client says must hold of the stored object.
+type preconditions struct {
+	uid *types.UID
+	rev *string
+}
+
+func (c *call) check(p preconditions, have metav1.Object) error {
+	if p.uid != nil && *p.uid != have.GetUID() {
+		return apierrors.NewConflict(c.resource.GroupResource(), c.info.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *p.uid, have.GetUID())) //nolint:staticcheck // clients know this text
+	}
+	if p.rev != nil && *p.rev != have.GetResourceVersion() {
+		return apierrors.NewConflict(c.resource.GroupResource(), c.info.Name, fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *p.rev, have.GetResourceVersion())) //nolint:staticcheck // clients know this text
+	}
+	return nil
+}
+
+// isConflict says that a commit failed because somebody was faster.
+func isConflict(err error) bool {
+	_, is := errors.AsType[*store.ConflictError](err)
+	return is
+}

@@ -1,0 +1,53 @@
+// Package route says what a request asks for: method and URL in, plane, verb,
+// resource, namespace, name and subresource out. Nothing is looked up.
+package route
+
+import (
+	"context"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"setpoint.dev/setpoint/store"
+)
+
+// Request is what is asked for.
+type Request struct {
+	*request.RequestInfo
+	// Plane is the line of history that is asked.
+	Plane string
+}
+
+var factory = request.RequestInfoFactory{
+	APIPrefixes:          sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api"),
+}
+
+// Resolve reads a request. It fails on paths and queries that no resource can
+// have.
+func Resolve(r *http.Request) (*Request, error) {
+	info, err := factory.NewRequestInfo(r)
+	if err != nil {
+		return nil, err
+	}
+	return &Request{RequestInfo: info, Plane: store.Main}, nil
+}
+
+type key struct{}
+
+// With gives a context the request, also in the form that upstream's
+// strategies look for.
+func With(ctx context.Context, r *Request) context.Context {
+	ctx = request.WithRequestInfo(ctx, r.RequestInfo)
+	if r.Namespace != "" || r.IsResourceRequest {
+		ctx = request.WithNamespace(ctx, r.Namespace)
+	}
+	return context.WithValue(ctx, key{}, r)
+}
+
+// From returns the request that With has put into a context; nil when none.
+func From(ctx context.Context) *Request {
+	r, _ := ctx.Value(key{}).(*Request)
+	return r
+}

@@ -1,0 +1,155 @@
+// Package server is the door: it listens, asks who a request is from and what
+// it wants, whether they may, and hands it to whoever answers.
+//
+// chain.go has the steps of a request in order. Requests for resources end in
+// rest; discovery, OpenAPI, health, version, metrics and the documents about
+// service account tokens have handlers of their own.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"setpoint.dev/setpoint/metrics"
+	"setpoint.dev/setpoint/server/audit"
+	"setpoint.dev/setpoint/server/authn"
+	"setpoint.dev/setpoint/server/discovery"
+	"setpoint.dev/setpoint/server/openapi"
+	"setpoint.dev/setpoint/server/rest"
+)
+
+// Config is what a server is made of.
+type Config struct {
+	REST      *rest.Handler
+	Discovery *discovery.Server
+	OpenAPI   *openapi.Server
+	Authn     authenticator.Request
+	Authz     authorizer.Authorizer
+	Issuer    *authn.Issuer
+	Logger    *slog.Logger
+	// Audit writes down what is asked; nil writes nothing.
+	Audit *audit.Log
+	// Metrics count what is asked; nil counts nothing and serves no /metrics.
+	Metrics *metrics.Metrics
+	// WriteTimeout is how long a client may take no byte of its answer before
+	// it is cut off; 0 means 30 seconds.
+	WriteTimeout time.Duration
+	// Certificate is the server's; ClientCAs are who may vouch for clients.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	ClientCAs   *x509.CertPool
+	// Drained is closed by Run once the server has begun to end.
+	Drained chan struct{}
+}
+
+// Server serves the API.
+type Server struct {
+	Config
+	mux      *http.ServeMux
+	chain    []step
+	draining atomic.Bool
+}
+
+// Bounds of connections. A request's line and headers together are at most
+// maxHeaderBytes, else it is answered with 431. A connection of several streams
+// on which nothing comes in is asked whether it is still there after
+// pingAfter, and closed when there is no answer within pingWithin.
+const (
+	headerTimeout  = 32 * time.Second
+	idleTimeout    = 90 * time.Second
+	writeTimeout   = 30 * time.Second
+	pingAfter      = 30 * time.Second
+	pingWithin     = 15 * time.Second
+	shutdownWithin = 30 * time.Second
+	maxHeaderBytes = 1 << 20
+)
+
+// New returns a server that does not listen yet.
+func New(cfg Config) *Server {
+	if cfg.WriteTimeout <= 0 {
+		cfg.WriteTimeout = writeTimeout
+	}
+	s := &Server{Config: cfg, mux: http.NewServeMux()}
+	if s.Metrics != nil {
+		s.mux.Handle("/metrics", s.Metrics.Handler())
+	}
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		s.mux.HandleFunc(path, s.health)
+		s.mux.HandleFunc(path+"/", s.health)
+	}
+	for _, path := range []string{"/api", "/api/", "/apis", "/apis/"} {
+		s.mux.Handle(path, s.Discovery)
+	}
+	for _, path := range []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/"} {
+		s.mux.Handle(path, s.OpenAPI)
+	}
+	s.mux.HandleFunc("/version", serveVersion)
+	s.mux.HandleFunc("/version/", serveVersion)
+	s.mux.HandleFunc("/.well-known/openid-configuration", s.document(s.Issuer.OpenIDConfig, "application/json"))
+	s.mux.HandleFunc("/openid/v1/jwks", s.document(s.Issuer.JWKS, "application/jwk-set+json"))
+	s.mux.HandleFunc("/debug/pprof/", pprof.Index)
+	s.mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	s.mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	s.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	s.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	s.mux.HandleFunc("/{$}", s.index)
+	s.chain = s.steps()
+	return s
+}
+
+// Run serves on a listener until ctx ends, then lets requests under way finish
+// and watches end, and returns. readyz fails from the moment that ctx ends.
+func (s *Server) Run(ctx context.Context, listener net.Listener) error {
+	h := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWithin, WriteByteTimeout: s.WriteTimeout},
+		ErrorLog: slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12, GetCertificate: s.Certificate, NextProtos: []string{"h2", "http/1.1"},
+			ClientAuth: tls.RequestClientCert, ClientCAs: s.ClientCAs,
+		},
+	}
+	served := make(chan error, 1)
+	go func() { served <- h.ServeTLS(listener, "", "") }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	close(s.Drained)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownWithin)
+	defer cancel()
+	err := h.Shutdown(end)
+	if err != nil {
+		err = errors.Join(err, h.Close())
+	}
+	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+		err = errors.Join(err, serr)
+	}
+	return err
+}
+
+// document serves a document that an issuer makes.
+func (s *Server) document(get func() ([]byte, int), media string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		body, maxAge := get()
+		if body == nil {
+			http.Error(w, "404 page not found", http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", media)
+		w.Header().Set("Cache-Control", cacheFor(maxAge))
+		_, _ = w.Write(body) // the client has gone
+	}
+}

@@ -1,0 +1,224 @@
+package differential
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// Answer is what a server said, without what no two servers say alike.
+type Answer struct {
+	Code int
+	// Text is the code, the headers that matter and the body, one field a line.
+	Text string
+}
+
+// headers are those that clients look at.
+var headers = []string{
+	"Content-Type", "Warning", "Retry-After", "Allow", "Cache-Control", "Www-Authenticate", "Location",
+	"X-Content-Type-Options", "Accept-Patch",
+}
+
+// replacements blank what differs between any two servers wherever it stands.
+var replacements = []struct {
+	old *regexp.Regexp
+	to  string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`([Rr]esource ?[Vv]ersion[^\d]{0,24}|current: )\d+`), "${1}N"},
+	{regexp.MustCompile(`Bad_[a-z0-9]{5}\b`), "Bad_~"},
+	{regexp.MustCompile(`"https://127\.0\.0\.1:\d+`), `"https://HOST`},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "HOST"},
+}
+
+// blank are fields whose value is not compared, only whether there is one.
+var blank = map[string]bool{
+	"resourceVersion": true, "continue": true, "clusterIP": true, "clusterIPs": true, "nodePort": true, "token": true,
+	"serverAddress": true,
+}
+
+// own are fields whose value says which server it is.
+var own = map[string]bool{"gitVersion": true, "gitCommit": true, "buildDate": true, "goVersion": true, "gitTreeState": true}
+
+// NewAnswer reads an answer. Kept values are written as the names they have.
+func NewAnswer(r *http.Response, body []byte, kept map[string]string) Answer {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d\n", r.StatusCode)
+	for _, name := range headers {
+		values := r.Header.Values(name)
+		sort.Strings(values)
+		for _, v := range values {
+			fmt.Fprintf(&b, "%s: %s\n", name, v)
+		}
+	}
+	b.WriteString("\n")
+	b.WriteString(normalBody(r.Header.Get("Content-Type"), body))
+	text := b.String()
+	for name, value := range kept {
+		if len(value) >= minKept {
+			text = strings.ReplaceAll(text, value, "${"+name+"}")
+		}
+	}
+	for _, r := range replacements {
+		text = r.old.ReplaceAllString(text, r.to)
+	}
+	return Answer{Code: r.StatusCode, Text: text}
+}
+
+// minKept keeps short numbers from being replaced where they mean something
+// else.
+const minKept = 8
+
+// normalBody is a body as indented JSON; several, when it is a stream.
+func normalBody(contentType string, body []byte) string {
+	media, _, _ := strings.Cut(contentType, ";")
+	switch {
+	case len(body) == 0:
+		return "(no body)"
+	case media == "application/json":
+		return normalJSON(body)
+	case media == "application/yaml":
+		j, err := yaml.YAMLToJSON(body)
+		if err != nil {
+			return string(body)
+		}
+		return normalJSON(j)
+	case media == "application/vnd.kubernetes.protobuf" && !strings.Contains(contentType, "stream"):
+		return normalProtobuf(body)
+	default:
+		return string(body)
+	}
+}
+
+func normalProtobuf(body []byte) string {
+	obj, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		var unknown runtime.Unknown
+		if len(body) > 4 && unknown.Unmarshal(body[4:]) == nil {
+			return fmt.Sprintf("protobuf of %s %s", unknown.APIVersion, unknown.Kind)
+		}
+		return fmt.Sprintf("protobuf that cannot be read: %v", err)
+	}
+	j, err := json.Marshal(obj)
+	if err != nil {
+		return err.Error()
+	}
+	return "protobuf of " + kind.String() + "\n" + normalJSON(j)
+}
+
+func normalJSON(body []byte) string {
+	var b strings.Builder
+	if n := bytes.Count(body, []byte("\n  ")); n > 0 {
+		b.WriteString("(indented)\n")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	for d.More() {
+		var v any
+		if err := d.Decode(&v); err != nil {
+			return string(body)
+		}
+		j, err := json.MarshalIndent(normal(v), "", " ")
+		if err != nil {
+			return err.Error()
+		}
+		b.Write(j)
+		b.WriteString("\n")
+	}
+	if !bytes.HasSuffix(body, []byte("\n")) {
+		b.WriteString("(no newline)\n")
+	}
+	return b.String()
+}
+
+var age = regexp.MustCompile(`^\d+m?s$|^<unknown>$`)
+
+// normal blanks the fields that cannot be alike.
+func normal(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		generated(v)
+		for name, value := range v {
+			switch {
+			case own[name]:
+				v[name] = "~"
+			case blank[name] && value != "" && value != "None" && isLeaf(value):
+				v[name] = "~"
+			case name == "cells":
+				v[name] = normalCells(value)
+			case name == "nonResourceRules", name == "resourceRules":
+				v[name] = sorted(normal(value))
+			default:
+				v[name] = normal(value)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = normal(v[i])
+		}
+	}
+	return v
+}
+
+// sorted puts a list that has no order into one.
+func sorted(v any) any {
+	list, _ := v.([]any)
+	text := func(v any) string {
+		b, _ := json.Marshal(v) // it was JSON
+		return string(b)
+	}
+	slices.SortFunc(list, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+	return list
+}
+
+func isLeaf(v any) bool {
+	_, object := v.(map[string]any)
+	return !object
+}
+
+// generated blanks a name that the server has made up.
+func generated(m map[string]any) {
+	prefix, _ := m["generateName"].(string)
+	name, _ := m["name"].(string)
+	if prefix != "" && strings.HasPrefix(name, prefix) && len(name) == len(prefix)+5 {
+		m["name"] = prefix + "~"
+	}
+}
+
+func normalCells(v any) any {
+	cells, _ := v.([]any)
+	for i, c := range cells {
+		if s, ok := c.(string); ok && age.MatchString(s) {
+			cells[i] = "AGE"
+		}
+	}
+	return cells
+}
+
+// field finds a field of a JSON body by its path; "" when there is none.
+func field(body []byte, path string) string {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if d.Decode(&v) != nil {
+		return ""
+	}
+	for name := range strings.SplitSeq(path, ".") {
+		m, _ := v.(map[string]any)
+		v = m[name]
+	}
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}

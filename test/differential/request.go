@@ -1,0 +1,116 @@
+// Package differential sends the same requests to Setpoint and to a
+// kube-apiserver and compares the answers.
+//
+// The requests are text files in testdata, sent in order. A request is
+//
+//	== its name
+//	METHOD /path?query
+//	Header: value
+//	Keep: name = path.of.a.field
+//
+//	body, up to the next ==
+//
+// A header of "-" is not sent; a body without Content-Type goes as JSON. Keep
+// remembers a field of the answer, for each server its own: ${name} stands for
+// it further on. User and Group stand for impersonation; with Certificate: -
+// the client does not say who it is.
+package differential
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Request is one request of the list.
+type Request struct {
+	Name   string
+	Method string
+	Path   string
+	Header http.Header
+	Body   string
+	// Nobody says that the client does not say who it is.
+	Nobody bool
+	// Keep is field by the name it is remembered under.
+	Keep map[string]string
+}
+
+// Read reads all requests of a folder, in the order of the files' names.
+func Read(folder string) ([]Request, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	var all []Request
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		prefix := strings.TrimLeft(strings.TrimSuffix(filepath.Base(file), ".txt"), "0123456789-")
+		for i, text := range strings.Split("\n"+string(b), "\n== ") {
+			if i == 0 {
+				continue // what stands before the first request
+			}
+			r, err := parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			r.Name = prefix + ": " + r.Name
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+func parse(text string) (Request, error) {
+	head, body, _ := strings.Cut(text, "\n\n")
+	r := Request{Header: http.Header{}, Keep: map[string]string{}, Body: strings.TrimRight(body, "\n")}
+	lines := bufio.NewScanner(strings.NewReader(head))
+	for n := 0; lines.Scan(); n++ {
+		line := lines.Text()
+		switch {
+		case n == 0:
+			r.Name = line
+		case strings.HasPrefix(line, "#"):
+			n--
+		case n == 1:
+			var ok bool
+			if r.Method, r.Path, ok = strings.Cut(line, " "); !ok {
+				return r, fmt.Errorf("%s: %q is no request", r.Name, line)
+			}
+		default:
+			name, value, ok := strings.Cut(line, ": ")
+			if !ok {
+				return r, fmt.Errorf("%s: %q is no header", r.Name, line)
+			}
+			r.set(name, value)
+		}
+	}
+	if r.Method == "" {
+		return r, fmt.Errorf("%s: no request", r.Name)
+	}
+	if r.Body != "" && r.Header.Get("Content-Type") == "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r, nil
+}
+
+func (r *Request) set(name, value string) {
+	switch name {
+	case "Keep":
+		kept, field, _ := strings.Cut(value, " = ")
+		r.Keep[kept] = field
+	case "Certificate":
+		r.Nobody = value == "-"
+	case "User", "Group":
+		r.Header.Add("Impersonate-"+name, value)
+	default:
+		r.Header.Add(name, value)
+	}
+}

@@ -1,0 +1,74 @@
+package differential
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Server is one of the two that are compared.
+type Server struct {
+	URL    string
+	client *http.Client
+	// nobody is a client without a certificate.
+	nobody *http.Client
+	kept   map[string]string
+}
+
+// NewServer returns a server that is spoken to with the given certificate.
+// What it says it is, is not checked: it is on loopback.
+func NewServer(url string, certificate tls.Certificate) *Server {
+	return &Server{URL: url, client: newClient(certificate), nobody: newClient(), kept: map[string]string{}}
+}
+
+func newClient(certificates ...tls.Certificate) *http.Client {
+	return &http.Client{
+		Timeout:       30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     &http.Transport{TLSClientConfig: &tls.Config{Certificates: certificates, InsecureSkipVerify: true}},
+	}
+}
+
+// Do sends a request and reads the answer.
+func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
+	fill := func(text string) string {
+		for name, value := range s.kept {
+			text = strings.ReplaceAll(text, "${"+name+"}", value)
+		}
+		return text
+	}
+	q, err := http.NewRequestWithContext(ctx, r.Method, s.URL+fill(r.Path), strings.NewReader(fill(r.Body)))
+	if err != nil {
+		return Answer{}, err
+	}
+	q.Header.Set("User-Agent", "differential/1 (test)")
+	for name, values := range r.Header {
+		q.Header.Del(name)
+		for _, v := range values {
+			if v != "-" {
+				q.Header.Add(name, fill(v))
+			}
+		}
+	}
+	client := s.client
+	if r.Nobody {
+		client = s.nobody
+	}
+	response, err := client.Do(q)
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it has been read
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
+	}
+	for name, path := range r.Keep {
+		s.kept[name] = field(body, path)
+	}
+	return NewAnswer(response, body, s.kept), nil
+}

@@ -1,0 +1,82 @@
+// Package scenarios tells how the HTTP API behaves in stories: each file in
+// testdata is a transcript of requests and of what came back. Every story is
+// told twice, with JSON and with protobuf on the wire, and must end the same.
+//
+// The judge of a story is Kubernetes: -kubeconfig tells them all to another
+// API server, which should agree.
+package scenarios
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"setpoint.dev/setpoint/app/apptest"
+)
+
+var (
+	rewrite    = flag.Bool("rewrite", false, "record new endings")
+	kubeconfig = flag.String("kubeconfig", "", "tell the stories to this API server instead")
+)
+
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no stories: %v", err)
+	}
+	config := target(t)
+	known, err := discover(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		title := strings.TrimSuffix(filepath.Base(file), ".txt")
+		text, err := os.ReadFile(file) //nolint:gosec // one of our own
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range formats {
+			t.Run(title+"/"+f.name, func(t *testing.T) {
+				s := parse(string(text))
+				if s.only != "" && s.only != f.name {
+					t.Skipf("this story is only for %s", s.only)
+				}
+				teller, err := newTeller(t, config, known, f, title)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range s.acts {
+					s.acts[i].ending = teller.tell(&s.acts[i])
+				}
+				got := s.String()
+				if *rewrite && f.name == "json" {
+					if err := os.WriteFile(file, []byte(got), 0o644); err != nil { //nolint:gosec // it is source
+						t.Fatal(err)
+					}
+					text = []byte(got)
+				}
+				if diff := cmp.Diff(strings.Split(string(text), "\n"), strings.Split(got, "\n")); diff != "" {
+					t.Errorf("%s ends otherwise (-want +got):\n%s", file, diff)
+				}
+			})
+		}
+	}
+}
+
+func target(t *testing.T) *rest.Config {
+	t.Helper()
+	if *kubeconfig == "" {
+		return apptest.Start(t).Config
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
