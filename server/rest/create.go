@@ -20,15 +20,7 @@ import (
 const generateTries = 8
 
 func (c *call) create() error {
-	options, err := c.createOptions()
-	if err != nil {
-		return err
-	}
-	body, err := c.body()
-	if err != nil {
-		return err
-	}
-	obj, err := c.decode(body, options.FieldValidation, c.kind)
+	obj, options, err := c.read()
 	if err != nil {
 		return err
 	}
@@ -59,6 +51,25 @@ func (c *call) create() error {
 		return err
 	}
 	return c.respond(http.StatusCreated, stored)
+}
+
+// read decodes what a create sends: an object of the resource's kind, or of the
+// subresource's.
+func (c *call) read() (runtime.Object, *metav1.CreateOptions, error) {
+	options, err := c.createOptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	body, err := c.body()
+	if err != nil {
+		return nil, nil, err
+	}
+	kind := c.kind
+	if c.sub != nil {
+		kind = c.sub.KindIn(c.groupVersion())
+	}
+	obj, err := c.decode(body, options.FieldValidation, kind)
+	return obj, options, err
 }
 
 // sameNamespace makes the object's namespace that of the path, or says that

@@ -20,24 +20,6 @@ import (
 	"setpoint.dev/setpoint/store"
 )
 
-// read decodes the body of a subresource that is created, in its own kind.
-func (c *call) read() (runtime.Object, *metav1.CreateOptions, error) {
-	options, err := c.createOptions()
-	if err != nil {
-		return nil, nil, err
-	}
-	body, err := c.body()
-	if err != nil {
-		return nil, nil, err
-	}
-	kind := c.kind
-	if c.sub != nil {
-		kind = c.sub.KindIn(c.groupVersion())
-	}
-	obj, err := c.decode(body, options.FieldValidation, kind)
-	return obj, options, err
-}
-
 // bind assigns a pod to a node.
 func (c *call) bind(name string) error {
 	obj, options, err := c.read()

@@ -25,15 +25,7 @@ func (c *call) virtual() error {
 	if c.info.Verb != "create" {
 		return c.componentStatus()
 	}
-	options, err := c.createOptions()
-	if err != nil {
-		return err
-	}
-	body, err := c.body()
-	if err != nil {
-		return err
-	}
-	obj, err := c.decode(body, options.FieldValidation, c.kind)
+	obj, _, err := c.read()
 	if err != nil {
 		return err
 	}

@@ -196,7 +196,7 @@ func (d *draft) returnAddress(ip string) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	return d.returnEntry(addressesTable, addr.String(), func(s stub) bool {
+	return d.returnEntry(addressesTable, addr.String(), func(s claim) bool {
 		ref := s.Spec.ParentRef
 		return ref != nil && ref.Group == "" && ref.Resource == "services" && ref.Namespace == d.owner.Namespace && ref.Name == d.owner.Name
 	})

@@ -25,8 +25,8 @@ type portEntry struct {
 	Service string `json:"service"` // namespace/name
 }
 
-// stub is the little that has to be known of an entry before it is removed.
-type stub struct {
+// claim is the little that has to be known of an entry before it is removed.
+type claim struct {
 	portEntry
 	Metadata metav1.ObjectMeta          `json:"metadata"`
 	Spec     networkingv1.IPAddressSpec `json:"spec"`
@@ -34,7 +34,7 @@ type stub struct {
 
 // returnEntry removes an entry if it is there and is ours. What finalizers hold
 // stays: who put them there has to let go.
-func (d *draft) returnEntry(table, key string, ours func(stub) bool) error {
+func (d *draft) returnEntry(table, key string, ours func(claim) bool) error {
 	if d.returned[table+" "+key] {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (d *draft) returnEntry(table, key string, ours func(stub) bool) error {
 	if err != nil || value == nil {
 		return err
 	}
-	var s stub
+	var s claim
 	if err := json.Unmarshal(value, &s); err != nil {
 		return err
 	}

@@ -248,7 +248,7 @@ func (d *draft) keepPort(port int) error {
 }
 
 func (d *draft) returnPort(port int) error {
-	return d.returnEntry(portsTable, strconv.Itoa(port), func(s stub) bool { return s.Service == d.ownerKey() })
+	return d.returnEntry(portsTable, strconv.Itoa(port), func(s claim) bool { return s.Service == d.ownerKey() })
 }
 
 // hasPorts says that the service is of a type with node ports.

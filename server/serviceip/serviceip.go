@@ -134,7 +134,7 @@ func (d *draft) remove(old *core.Service) error {
 			return err
 		}
 	}
-	return d.returnEntry(endpointsTable, old.Namespace+"/"+old.Name, func(stub) bool { return true })
+	return d.returnEntry(endpointsTable, old.Namespace+"/"+old.Name, func(claim) bool { return true })
 }
 
 // invalid refuses the service because of its fields.
