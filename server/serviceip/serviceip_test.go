@@ -38,32 +38,48 @@ var (
 // kube-apiserver v1.36.3. A step is a verb and a service's name, then what is
 // sent, a line, and the answer with the IPAddresses that are there then. What
 // is chosen at random is numbered in the order in which it appears.
+//
+// Now and then a port or address that was given back is chosen again, which
+// changes the numbers. So a story is told anew, up to three times, before it
+// counts as another one.
 func TestStories(t *testing.T) {
 	for _, name := range []string{"single", "dual"} {
 		t.Run(name, func(t *testing.T) {
-			client := connect(t)
-			if name == "dual" {
-				_, err := client.NetworkingV1().ServiceCIDRs().Patch(t.Context(), "kubernetes", types.MergePatchType,
-					[]byte(`{"spec":{"cidrs":["10.0.0.0/24","fd00::/108"]}}`), metav1.PatchOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
 			file := filepath.Join("testdata", name+".txt")
 			want, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t.Context(), client, string(want))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
+			var diff string
+			for range 3 {
+				got := tell(t, name, string(want))
+				if *rewrite {
+					if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					return
 				}
-			} else if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Error(diff)
+				if diff = cmp.Diff(string(want), got); diff == "" {
+					return
+				}
 			}
+			t.Error(diff)
 		})
 	}
+}
+
+// tell plays a story on a control plane of its own.
+func tell(t *testing.T, name, story string) string {
+	t.Helper()
+	client := connect(t)
+	if name == "dual" {
+		_, err := client.NetworkingV1().ServiceCIDRs().Patch(t.Context(), "kubernetes", types.MergePatchType,
+			[]byte(`{"spec":{"cidrs":["10.0.0.0/24","fd00::/108"]}}`), metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return play(t.Context(), client, story)
 }
 
 func connect(t *testing.T) kubernetes.Interface {
