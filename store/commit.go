@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"setpoint.dev/setpoint/store/engine"
@@ -109,7 +108,7 @@ func Finish(op Op, rev Revision) *Object {
 // happened. When ctx ends before the commit is taken up, nothing happens; once
 // it is taken up, ctx no longer matters.
 func (s *Store) Commit(ctx context.Context, p Provenance, ops ...Op) (Revision, error) {
-	r, err := newRequest(p, ops)
+	r, err := s.committer.newRequest(p, ops)
 	if err != nil {
 		return 0, err
 	}
@@ -117,7 +116,7 @@ func (s *Store) Commit(ctx context.Context, p Provenance, ops ...Op) (Revision, 
 		return 0, err // the committer may still come across r: it is not used again
 	}
 	rev, err := r.rev, r.err
-	r.release()
+	s.committer.release(r)
 	return rev, err
 }
 
@@ -143,18 +142,15 @@ type request struct {
 	oneDurable [1]engine.Change
 }
 
-// requests are used again: every commit needs one for a moment.
-var requests = sync.Pool{New: func() any { return newEdit(nil) }}
-
 // newEdit is a request to change the set of planes.
 func newEdit(edit func(*draft, *Batch) error) *request {
 	return &request{edit: edit, done: make(chan struct{}, 1)}
 }
 
-// release gives back a request that nobody refers to any more.
-func (r *request) release() {
+// release keeps a request that nobody refers to any more for the next commit.
+func (c *committer) release(r *request) {
 	*r = request{done: r.done}
-	requests.Put(r)
+	c.spare.Put(r)
 }
 
 // preparedOp is an operation with all the work done that needs no revision, on
@@ -165,11 +161,14 @@ type preparedOp struct {
 	index []byte
 }
 
-func newRequest(p Provenance, ops []Op) (*request, error) {
+func (c *committer) newRequest(p Provenance, ops []Op) (*request, error) {
 	if len(ops) == 0 || len(ops) > maxOps {
 		return nil, fmt.Errorf("%w: %d operations in one commit, allowed are 1 to %d", ErrInvalid, len(ops), maxOps)
 	}
-	r, _ := requests.Get().(*request)
+	r, ok := c.spare.Get().(*request)
+	if !ok {
+		r = newEdit(nil)
+	}
 	r.provenance = p.encode()
 	if r.ops = r.oneOp[:]; len(ops) > 1 {
 		r.ops = make([]preparedOp, len(ops))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"setpoint.dev/setpoint/store/engine"
@@ -32,6 +33,7 @@ type committer struct {
 	queue chan *request
 	// stopped is closed when nobody takes from the queue any more.
 	stopped chan struct{}
+	spare   sync.Pool // of requests: every commit needs one for a moment
 
 	// The fields below belong to run.
 	millis  int64    // of the last revision
