@@ -149,7 +149,7 @@ func scanTable(t *table, r Range) iter.Seq2[*Object, error] {
 			})
 			return
 		}
-		t.index.Ascend(termPivot(term, from), func(e entry) bool {
+		t.byTerm().Ascend(termPivot(term, from), func(e entry) bool {
 			return e.text() == term && strings.HasPrefix(e.object.Key(), r.Prefix) && yield(e.object, nil)
 		})
 	}

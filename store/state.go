@@ -1,7 +1,9 @@
 package store
 
 import (
+	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tidwall/btree"
 
@@ -49,7 +51,13 @@ type table struct {
 	resource string
 	rev      Revision // of the last change since the store was opened
 	objects  *btree.BTreeG[*Object]
-	index    *btree.BTreeG[entry]
+	// index finds objects by term. It is nil until somebody asks, since making
+	// it takes as long as loading the table; from then on it is kept. wanted
+	// says to later versions of the table that somebody has asked: the
+	// committer makes the index with its next change, should the one made by
+	// the asker come too late for it.
+	index  atomic.Pointer[btree.BTreeG[entry]]
+	wanted *atomic.Bool
 }
 
 // entry places an object in its table's index under one of its terms.
@@ -76,13 +84,38 @@ func newTable(resource string) *table {
 		objects: btree.NewBTreeGOptions(func(a, b *Object) bool {
 			return a.Key() < b.Key()
 		}, treeOptions),
-		index: btree.NewBTreeGOptions(func(a, b entry) bool {
-			if c := strings.Compare(a.text(), b.text()); c != 0 {
-				return c < 0
-			}
-			return a.object.Key() < b.object.Key()
-		}, treeOptions),
+		wanted: new(atomic.Bool),
 	}
+}
+
+func compareEntries(a, b entry) int {
+	if c := strings.Compare(a.text(), b.text()); c != 0 {
+		return c
+	}
+	return strings.Compare(a.object.Key(), b.object.Key())
+}
+
+// byTerm returns the table's index, making it if need be. The table must not
+// change any more.
+func (t *table) byTerm() *btree.BTreeG[entry] {
+	if made := t.index.Load(); made != nil {
+		return made
+	}
+	t.wanted.Store(true)
+	var entries []entry
+	t.objects.Scan(func(o *Object) bool {
+		for at := range o.terms() {
+			entries = append(entries, entry{o, at})
+		}
+		return true
+	})
+	slices.SortFunc(entries, compareEntries)
+	index := btree.NewBTreeGOptions(func(a, b entry) bool { return compareEntries(a, b) < 0 }, treeOptions)
+	for _, e := range entries {
+		index.Load(e)
+	}
+	t.index.CompareAndSwap(nil, index)
+	return t.index.Load()
 }
 
 func (v *version) plane(name string) *plane {
@@ -106,25 +139,32 @@ func (t *table) get(key string) *Object {
 
 // put makes o the current version of its object.
 func (t *table) put(o *Object) {
-	if old, replaced := t.objects.Set(o); replaced {
-		t.unindex(old, o)
+	old, replaced := t.objects.Set(o)
+	index := t.index.Load()
+	if index == nil {
+		return
+	}
+	if replaced {
+		unindex(index, old, o)
 	}
 	for at := range o.terms() {
-		t.index.Set(entry{o, at})
+		index.Set(entry{o, at})
 	}
 }
 
 func (t *table) remove(o *Object) {
 	t.objects.Delete(o)
-	t.unindex(o, nil)
+	if index := t.index.Load(); index != nil {
+		unindex(index, o, nil)
+	}
 }
 
-// unindex takes the terms of old out of the index, save those that next has
+// unindex takes the terms of old out of an index, save those that next has
 // too: putting next overwrites these.
-func (t *table) unindex(old, next *Object) {
+func unindex(index *btree.BTreeG[entry], old, next *Object) {
 	for at := range old.terms() {
 		if next == nil || !next.hasTerm(old.termText(at)) {
-			t.index.Delete(entry{old, at})
+			index.Delete(entry{old, at})
 		}
 	}
 }
@@ -139,7 +179,11 @@ func (o *Object) hasTerm(term string) bool {
 }
 
 func (t *table) copy() *table {
-	return &table{resource: t.resource, rev: t.rev, objects: t.objects.Copy(), index: t.index.Copy()}
+	next := &table{resource: t.resource, rev: t.rev, objects: t.objects.Copy(), wanted: t.wanted}
+	if t.index.Load() != nil || t.wanted.Load() {
+		next.index.Store(t.byTerm().Copy())
+	}
+	return next
 }
 
 // pivot is an object to seek with.

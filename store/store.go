@@ -167,9 +167,6 @@ func load(ctx context.Context, e engine.Engine) (*version, error) {
 			t := d.table(r.table)
 			for _, o := range r.objects {
 				t.objects.Load(o) // sorted input: appended without a search
-				for at := range o.terms() {
-					t.index.Set(entry{o, at})
-				}
 			}
 		}
 	}
