@@ -89,9 +89,13 @@ func (c *committer) run(ctx context.Context) {
 			group = c.gather(group[:0], r)
 			c.commit(group)
 			clear(group)
-			// Let those who were answered go first: what they commit next
-			// joins those who wait, and shares their sync.
-			runtime.Gosched()
+			// Let those who were answered go first, as long as that brings
+			// commits: what they commit next joins those who wait, and shares
+			// their sync.
+			for waiting := -1; waiting < len(c.queue); {
+				waiting = len(c.queue)
+				runtime.Gosched()
+			}
 		case <-ctx.Done():
 		}
 	}
