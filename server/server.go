@@ -71,6 +71,7 @@ const (
 	pingAfter      = 30 * time.Second
 	pingWithin     = 15 * time.Second
 	shutdownWithin = 30 * time.Second
+	askAgainAfter  = 250 * time.Millisecond
 	maxHeaderBytes = 1 << 20
 )
 
@@ -128,16 +129,31 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	}
 	s.draining.Store(true)
 	close(s.Drained)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownWithin)
-	defer cancel()
-	err := h.Shutdown(end)
-	if err != nil {
-		err = errors.Join(err, h.Close())
-	}
+	err := shutdown(context.WithoutCancel(ctx), h)
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
 	}
 	return err
+}
+
+// shutdown ends a server when its requests have ended, and after shutdownWithin
+// at the latest. It asks again and again: net/http asks only the connections of
+// several streams that it knows of, and one that was still shaking hands would
+// go on as if nothing had been said.
+func shutdown(ctx context.Context, h *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, shutdownWithin)
+	defer cancel()
+	for {
+		asked, done := context.WithTimeout(ctx, askAgainAfter)
+		err := h.Shutdown(asked)
+		done()
+		switch {
+		case !errors.Is(err, context.DeadlineExceeded):
+			return err
+		case ctx.Err() != nil:
+			return errors.Join(err, h.Close())
+		}
+	}
 }
 
 // document serves a document that an issuer makes.

@@ -520,3 +520,26 @@ func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 	}())
 	w.Stop()
 }
+
+// TestDrainReachesEveryConnection: a connection that shakes hands while the
+// server ends is ended too, as the ones before it are.
+func TestDrainReachesEveryConnection(t *testing.T) {
+	p := apptest.Start(t)
+	late := dial(t, p, "h2") // shakes hands when it is first written to
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		p.Stop() // fails the test unless all connections end by themselves
+	}()
+	eventually(t, "no new connection", func() bool {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.URL, "https://"))
+		if err == nil {
+			_ = c.Close() // it is not used
+		}
+		return err != nil
+	})
+	settings := "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	must[int](t)(io.WriteString(late, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings))
+	must[int64](t)(io.Copy(io.Discard, late))
+	<-stopped
+}
