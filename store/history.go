@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -153,8 +154,12 @@ func (s *Store) history(ctx context.Context, p *plane, resource, key string, upT
 			if old = p.origin.parent.table(resource).get(key); old != nil {
 				left = old.Rev
 			}
+			whole, err := s.isWhole(ctx, p, resource, own, left, p.table(resource).get(key) != nil)
 			switch {
-			case len(own) > 0 && own[0].Prev != left:
+			case err != nil:
+				yield(nil, err)
+				return
+			case !whole:
 				old = nil // what lies between is compacted, and so is all before
 			case !s.inherited(ctx, p, resource, key, upTo, yield):
 				return
@@ -175,6 +180,27 @@ func (s *Store) history(ctx context.Context, p *plane, resource, key string, upT
 			}
 		}
 	}
+}
+
+// isWhole says that own is all that a fork has done to an object since it
+// began. The object was at revision left then, 0 for not there; live says
+// whether it is there in the end.
+func (s *Store) isWhole(ctx context.Context, p *plane, resource string, own []engine.Version, left Revision, live bool) (bool, error) {
+	switch {
+	case len(own) > 0 && own[0].Prev != left:
+		return false, nil
+	case len(own) > 0 && left > 0, len(own) == 0 && live:
+		return true, nil
+	}
+	// It was not there at either end: what has come and gone in between shows
+	// only in a log that reaches back.
+	for _, err := range s.keeper(p).Log(ctx, engine.Table{Plane: p.id, Resource: resource}, p.origin.rev) {
+		if errors.Is(err, ErrCompacted) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	return true, nil
 }
 
 // inherited yields what a fork has of its parent's history; it returns false

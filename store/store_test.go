@@ -548,40 +548,60 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// A fork's history begins behind what is compacted, it has no hole.
+// A fork's history begins behind what is compacted, it has no hole: what the
+// fork has of its parent goes with the first change of its own.
 func TestForkHistoryBeginsBehindWhatIsCompacted(t *testing.T) {
-	s := open(t, store.Config{
-		Retention:    func(string) store.Retention { return store.Retention{Changes: 3} },
-		CompactEvery: time.Millisecond,
-	})
-	commit(t, s, put("x", "main", store.Absent))
-	if _, err := s.Fork(t.Context(), "dev", store.Main, 0); err != nil {
-		t.Fatal(err)
-	}
-	commit(t, s, in("dev", remove("x", store.Any)))
-	again := commit(t, s, in("dev", put("x", "dev", store.Absent)))
-	for i := range 20 {
-		commit(t, s, in("dev", put("y", fmt.Sprint(i), store.Any)))
-	}
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		var got []store.Revision
-		for c, err := range s.History(t.Context(), "dev", "pods", "x") {
-			if err != nil {
+	for _, test := range []struct {
+		name string
+		main []store.Op
+		dev  []store.Op
+		want int // of the changes in dev, from the last
+	}{
+		{"replaced", []store.Op{put("x", "main", store.Absent)}, []store.Op{remove("x", store.Any), put("x", "dev", store.Absent)}, 1},
+		{"gone", []store.Op{put("x", "main", store.Absent)}, []store.Op{remove("x", store.Any)}, 0},
+		{"come and gone", []store.Op{put("x", "main", store.Absent), remove("x", store.Any)}, []store.Op{put("x", "dev", store.Absent), remove("x", store.Any)}, 0},
+		{"come, gone and come", []store.Op{put("x", "main", store.Absent), remove("x", store.Any)}, []store.Op{put("x", "dev", store.Absent), remove("x", store.Any), put("x", "dev", store.Absent)}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := open(t, store.Config{
+				Retention:    func(string) store.Retention { return store.Retention{Changes: 3} },
+				CompactEvery: time.Millisecond,
+			})
+			for _, op := range test.main {
+				commit(t, s, op)
+			}
+			if _, err := s.Fork(t.Context(), "dev", store.Main, 0); err != nil {
 				t.Fatal(err)
 			}
-			if c.Rev == again && c.Old != nil {
-				t.Fatal("the version before the deletion is given as replaced")
+			var revs []store.Revision
+			for _, op := range test.dev {
+				revs = append(revs, commit(t, s, in("dev", op)))
 			}
-			got = append(got, c.Rev)
-		}
-		if slices.Equal(got, []store.Revision{again}) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("history is %v, want only %d", got, again)
-		}
-		time.Sleep(time.Millisecond)
+			want := revs[len(revs)-test.want:]
+			for i := range 20 {
+				commit(t, s, in("dev", put("y", fmt.Sprint(i), store.Any)))
+			}
+			deadline := time.Now().Add(30 * time.Second)
+			for {
+				var got []store.Revision
+				for c, err := range s.History(t.Context(), "dev", "pods", "x") {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if c.Rev == revs[len(revs)-1] && c.Old != nil && test.want == 1 {
+						t.Fatal("the version before the deletion is given as replaced")
+					}
+					got = append(got, c.Rev)
+				}
+				if slices.Equal(got, want) {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("history is %v, want %v", got, want)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
 	}
 }
 
