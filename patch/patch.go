@@ -1,3 +1,10 @@
+// Package patch changes objects: object x patch -> object.
+//
+// JSON patches and merge patches work on an object's JSON in one version,
+// strategic merge patches on its fields; ownership.go keeps the record of who
+// owns which field and carries out apply. Nothing here reads or writes
+// anything. What a patch makes of an object is at most MaxCopied larger than
+// the two together.
 package patch
 
 import (
@@ -9,6 +16,13 @@ import (
 
 // MaxOperations is how many operations a JSON patch may have.
 const MaxOperations = 10_000
+
+// MaxCopied is how many bytes the copy operations of a JSON patch may add; a
+// few that copy what others have copied would otherwise fill the memory.
+const MaxCopied = 3 << 20
+
+// The library has no other way to be told.
+func init() { jsonpatch.AccumulatedCopySizeLimit = MaxCopied }
 
 // TooManyError says that a JSON patch has more operations than MaxOperations.
 type TooManyError struct {
