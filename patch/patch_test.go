@@ -208,4 +208,3 @@ func TestApply(t *testing.T) {
 		})
 	}
 }
-
