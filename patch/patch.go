@@ -52,11 +52,28 @@ func JSON(object, patch []byte) ([]byte, error) {
 	if len(p) > MaxOperations {
 		return nil, &TooManyError{len(p)}
 	}
+	for i, op := range p {
+		if err := hasRootValue(op); err != nil {
+			return nil, &InvalidError{fmt.Errorf("operation %d: %w", i, err)}
+		}
+	}
 	changed, err := p.Apply(object)
 	if err != nil {
 		return nil, &InvalidError{err}
 	}
 	return changed, nil
+}
+
+// hasRootValue checks that an operation on the whole object has a value where it
+// needs one, for which the library does not look before it uses it.
+func hasRootValue(op jsonpatch.Operation) error {
+	switch kind := op.Kind(); kind {
+	case "add", "replace", "test":
+		if path, err := op.Path(); err == nil && path == "" && op["value"] == nil {
+			return fmt.Errorf("%s of the whole object without a value", kind)
+		}
+	}
+	return nil
 }
 
 // Merge applies a JSON merge patch (RFC 7386) to an object's JSON.
