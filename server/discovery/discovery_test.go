@@ -110,8 +110,13 @@ func TestBothFormsSayTheSame(t *testing.T) {
 func TestDocumentsInEveryEncoding(t *testing.T) {
 	s := newServer(func() *kinds.List { return builtin })
 	for _, test := range []struct{ accept, media string }{
-		{"", codec.JSON}, {"*/*", codec.JSON}, {"application/*", codec.JSON}, {"application/json", codec.JSON},
-		{"application/yaml", codec.YAML}, {protobuf, codec.Protobuf}, {"text/html, application/yaml", codec.YAML},
+		{"", codec.JSON},
+		{"*/*", codec.JSON},
+		{"application/*", codec.JSON},
+		{"application/json", codec.JSON},
+		{"application/yaml", codec.YAML},
+		{protobuf, codec.Protobuf},
+		{"text/html, application/yaml", codec.YAML},
 		{"application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList,application/json", codec.JSON},
 	} {
 		t.Run(test.accept, func(t *testing.T) {

@@ -64,12 +64,30 @@ func FuzzSelectors(f *testing.F) {
 	}
 	for _, seed := range [][5]string{
 		{"", "", "k", "v", "n"},
-		{"app=web", "", "app", "web", ""}, {"app!=web,tier", "", "tier", "", ""}, {"app in (web, db)", "spec.nodeName=n1", "a", "b", "n1"},
-		{"app notin (web)", "spec.nodeName!=n1", "app", "x", "n1"}, {"!app", "status.phase=Pending", "b", "", ""}, {"tier>1", "metadata.name=p1", "tier", "7", ""}, {"tier<20", "metadata.name!=p1", "tier", "-1", ""},
-		{"x.y/z=", "metadata.namespace=other", "x.y/z", "", ""}, {"x.y/z", "metadata.name=p1,metadata.namespace=default", "x.y/z", "w", ""}, {"app==web,app==db", "metadata.name=p1,metadata.name=p2", "app", "web", ""},
-		{"app===", "a=b", "c", "d", ""}, {"a b", "metadata.name", "c", "d", ""}, {"app in ()", "metadata.name=", "app", "", ""}, {"(", ",", "c", "d", ""}, {"app,", "metadata.name=a\\,b", "c", "d", ""},
-		{"", "spec.restartPolicy=Never,spec.schedulerName=mine", "c", "d", ""}, {"", "spec.serviceAccountName==robot", "c", "d", ""}, {"", "spec.hostNetwork=false", "c", "d", ""}, {"", "status.podIP=", "c", "d", ""}, {"", "spec.nodeName=", "c", "d", ""},
-		{"", "metadata.namespace=", "c", "d", ""}, {"", "metadata.namespace!=other,metadata.name=p0", "c", "d", ""}, {"", "metadata.name=p0/x", "c", "d", ""}, {"", "metadata.namespace=oth,metadata.name=p0", "c", "d", ""},
+		{"app=web", "", "app", "web", ""},
+		{"app!=web,tier", "", "tier", "", ""},
+		{"app in (web, db)", "spec.nodeName=n1", "a", "b", "n1"},
+		{"app notin (web)", "spec.nodeName!=n1", "app", "x", "n1"},
+		{"!app", "status.phase=Pending", "b", "", ""},
+		{"tier>1", "metadata.name=p1", "tier", "7", ""},
+		{"tier<20", "metadata.name!=p1", "tier", "-1", ""},
+		{"x.y/z=", "metadata.namespace=other", "x.y/z", "", ""},
+		{"x.y/z", "metadata.name=p1,metadata.namespace=default", "x.y/z", "w", ""},
+		{"app==web,app==db", "metadata.name=p1,metadata.name=p2", "app", "web", ""},
+		{"app===", "a=b", "c", "d", ""},
+		{"a b", "metadata.name", "c", "d", ""},
+		{"app in ()", "metadata.name=", "app", "", ""},
+		{"(", ",", "c", "d", ""},
+		{"app,", "metadata.name=a\\,b", "c", "d", ""},
+		{"", "spec.restartPolicy=Never,spec.schedulerName=mine", "c", "d", ""},
+		{"", "spec.serviceAccountName==robot", "c", "d", ""},
+		{"", "spec.hostNetwork=false", "c", "d", ""},
+		{"", "status.podIP=", "c", "d", ""},
+		{"", "spec.nodeName=", "c", "d", ""},
+		{"", "metadata.namespace=", "c", "d", ""},
+		{"", "metadata.namespace!=other,metadata.name=p0", "c", "d", ""},
+		{"", "metadata.name=p0/x", "c", "d", ""},
+		{"", "metadata.namespace=oth,metadata.name=p0", "c", "d", ""},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
 	}
@@ -163,8 +181,24 @@ func FuzzContinue(f *testing.F) {
 		rev   int64
 		start string
 	}{
-		{-1, "m0\x00"}, {-1, "m0"}, {-1, "/m0\x00"}, {-1, "/"}, {-1, "../a/m0\x00"}, {-1, "b/m0"}, {-1, "m0/../../a"}, {-1, "\x00"}, {-1, "zzz"}, {-1, "\xff"}, {-1, ""},
-		{0, "m0\x00"}, {1, "m0\x00"}, {5, "m1\x00"}, {1 << 62, "m0\x00"}, {-1 << 63, "m0\x00"}, {16, "m2\x00"}, {17, "m2\x00"},
+		{-1, "m0\x00"},
+		{-1, "m0"},
+		{-1, "/m0\x00"},
+		{-1, "/"},
+		{-1, "../a/m0\x00"},
+		{-1, "b/m0"},
+		{-1, "m0/../../a"},
+		{-1, "\x00"},
+		{-1, "zzz"},
+		{-1, "\xff"},
+		{-1, ""},
+		{0, "m0\x00"},
+		{1, "m0\x00"},
+		{5, "m1\x00"},
+		{1 << 62, "m0\x00"},
+		{-1 << 63, "m0\x00"},
+		{16, "m2\x00"},
+		{17, "m2\x00"},
 	} {
 		b, err := json.Marshal(map[string]any{"v": "meta.k8s.io/v1", "rv": seed.rev, "start": seed.start})
 		if err != nil {
