@@ -79,7 +79,7 @@ func (c *call) respondProtobuf(code int, o *store.Object) error {
 	if err != nil {
 		return err
 	}
-	c.writeBody(code, envelope(nil, c.kind, len(message)), message, []byte(ending))
+	c.writeBody(code, envelope(make([]byte, 0, 128), c.kind, len(message)), message, []byte(ending))
 	return nil
 }
 
