@@ -61,6 +61,10 @@ type Config struct {
 	// WriteTimeout is how long a client may take nothing of its answer before
 	// it is cut off; 0 means 30 seconds.
 	WriteTimeout time.Duration
+	// PingAfter is how long nothing may come in on a connection of several
+	// streams before it is asked whether it is still there, and PingWithin how
+	// long it has to answer; 0 means 30 and 15 seconds.
+	PingAfter, PingWithin time.Duration
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -181,7 +185,7 @@ func (a *App) build(ctx context.Context) error {
 		REST: a.rest, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()),
 		OpenAPI: openapi.New(all, server.Version()), Authn: who, Authz: may, Issuer: issuer, Logger: a.cfg.Logger,
 		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.ClientPool(), Drained: drained,
-		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout,
+		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	})
 	return a.bootstrap(ctx)
 }

@@ -62,7 +62,7 @@ func coreGroup(d Deps) group {
 				call("attach", "PodAttachOptions", callVerbs),
 				call("binding", "Binding", postVerbs),
 				view("ephemeralcontainers", pod.EphemeralContainersStrategy),
-				{Name: "eviction", Kind: schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}, Verbs: postVerbs},
+				{Name: "eviction", Kind: schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}, Also: []string{"v1beta1"}, Verbs: postVerbs},
 				call("exec", "PodExecOptions", callVerbs),
 				call("log", "Pod", []string{"get"}),
 				call("portforward", "PodPortForwardOptions", callVerbs),

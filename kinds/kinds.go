@@ -108,6 +108,8 @@ type Subresource struct {
 	// With no version it is a kind of the resource's own group in the version of
 	// the request: pods/status is a Pod, pods/exec takes PodExecOptions.
 	Kind schema.GroupVersionKind
+	// Also are further versions of Kind's group that may be written.
+	Also []string
 	// Verbs as discovery lists them.
 	Verbs []string
 	// Update is set for subresources that are a view of the whole object with

@@ -1,8 +1,3 @@
-// Package patch changes objects: object x patch -> object.
-//
-// json.go, merge.go and strategic.go work on an object's JSON in one version;
-// ownership.go keeps the record of who owns which field and carries out apply.
-// Nothing here reads or writes anything.
 package patch
 
 import (

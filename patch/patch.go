@@ -1,3 +1,10 @@
+// Package patch changes objects: object x patch -> object.
+//
+// JSON patches and merge patches work on an object's JSON in one version,
+// strategic merge patches on its fields; ownership.go keeps the record of who
+// owns which field and carries out apply. Nothing here reads or writes
+// anything. What a patch makes of an object is at most MaxCopied larger than
+// the two together.
 package patch
 
 import (
@@ -9,6 +16,13 @@ import (
 
 // MaxOperations is how many operations a JSON patch may have.
 const MaxOperations = 10_000
+
+// MaxCopied is how many bytes the copy operations of a JSON patch may add; a
+// few that copy what others have copied would otherwise fill the memory.
+const MaxCopied = 3 << 20
+
+// The library has no other way to be told.
+func init() { jsonpatch.AccumulatedCopySizeLimit = MaxCopied }
 
 // TooManyError says that a JSON patch has more operations than MaxOperations.
 type TooManyError struct {
@@ -38,11 +52,28 @@ func JSON(object, patch []byte) ([]byte, error) {
 	if len(p) > MaxOperations {
 		return nil, &TooManyError{len(p)}
 	}
+	for i, op := range p {
+		if err := hasRootValue(op); err != nil {
+			return nil, &InvalidError{fmt.Errorf("operation %d: %w", i, err)}
+		}
+	}
 	changed, err := p.Apply(object)
 	if err != nil {
 		return nil, &InvalidError{err}
 	}
 	return changed, nil
+}
+
+// hasRootValue checks that an operation on the whole object has a value where it
+// needs one, for which the library does not look before it uses it.
+func hasRootValue(op jsonpatch.Operation) error {
+	switch kind := op.Kind(); kind {
+	case "add", "replace", "test":
+		if path, err := op.Path(); err == nil && path == "" && op["value"] == nil {
+			return fmt.Errorf("%s of the whole object without a value", kind)
+		}
+	}
+	return nil
 }
 
 // Merge applies a JSON merge patch (RFC 7386) to an object's JSON.

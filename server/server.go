@@ -45,6 +45,10 @@ type Config struct {
 	// WriteTimeout is how long a client may take no byte of its answer before
 	// it is cut off; 0 means 30 seconds.
 	WriteTimeout time.Duration
+	// PingAfter is how long nothing may come in on a connection of several
+	// streams before it is asked whether it is still there, and PingWithin how
+	// long it has to answer before it is closed; 0 means 30 and 15 seconds.
+	PingAfter, PingWithin time.Duration
 	// Certificate is the server's; ClientCAs are who may vouch for clients.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	ClientCAs   *x509.CertPool
@@ -61,9 +65,7 @@ type Server struct {
 }
 
 // Bounds of connections. A request's line and headers together are at most
-// maxHeaderBytes, else it is answered with 431. A connection of several streams
-// on which nothing comes in is asked whether it is still there after
-// pingAfter, and closed when there is no answer within pingWithin.
+// maxHeaderBytes, else it is answered with 431.
 const (
 	headerTimeout  = 32 * time.Second
 	idleTimeout    = 90 * time.Second
@@ -79,6 +81,12 @@ const (
 func New(cfg Config) *Server {
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = writeTimeout
+	}
+	if cfg.PingAfter <= 0 {
+		cfg.PingAfter = pingAfter
+	}
+	if cfg.PingWithin <= 0 {
+		cfg.PingWithin = pingWithin
 	}
 	s := &Server{Config: cfg, mux: http.NewServeMux()}
 	if s.Metrics != nil {
@@ -113,7 +121,7 @@ func New(cfg Config) *Server {
 func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	h := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		HTTP2:    &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWithin, WriteByteTimeout: s.WriteTimeout},
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: s.PingAfter, PingTimeout: s.PingWithin, WriteByteTimeout: s.WriteTimeout},
 		ErrorLog: slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, GetCertificate: s.Certificate, NextProtos: []string{"h2", "http/1.1"},

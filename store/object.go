@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -60,8 +61,14 @@ func (o *Object) Value() []byte {
 
 // Derived is the object in one other representation: made by derive when it is
 // first asked for, and kept with the object. Everybody must ask with the same
-// derive. The caller must not change what it gets.
+// derive, which must not ask for another object's. The caller must not change what it gets.
 func (o *Object) Derived(derive func(*Object) ([]byte, error)) ([]byte, error) {
+	if b := o.derived.Load(); b != nil {
+		return *b, nil
+	}
+	m := &deriving[uint64(o.Rev)%uint64(len(deriving))]
+	m.Lock()
+	defer m.Unlock()
 	if b := o.derived.Load(); b != nil {
 		return *b, nil
 	}
@@ -69,9 +76,13 @@ func (o *Object) Derived(derive func(*Object) ([]byte, error)) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.derived.CompareAndSwap(nil, &b)
-	return *o.derived.Load(), nil
+	o.derived.Store(&b)
+	return b, nil
 }
+
+// deriving are held while an object is derived, the one that its revision
+// falls to: watchers ask for a new object all at once.
+var deriving [64]sync.Mutex
 
 // Flags are the index flags the writer gave.
 func (o *Object) Flags() uint32 { return o.flags }

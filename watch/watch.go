@@ -250,6 +250,10 @@ type Options struct {
 	// Bookmark is how long Next waits for events before it returns a batch
 	// without any, for the sake of its revision; 0 means for ever.
 	Bookmark time.Duration
+	// LastBookmark is a time at which Next returns such a batch even if there
+	// were events a moment ago: the end of the watch may be near. The zero time
+	// is never, and so is any without Bookmark.
+	LastBookmark time.Time
 }
 
 // Watch starts a watcher. It must be closed.
@@ -303,7 +307,7 @@ func (h *Hub) joinLocked(o Options, now *store.Snapshot) *Watcher {
 	}
 	w := &Watcher{hub: h, table: t, filter: o.Filter, cursor: o.After, done: make(chan struct{})}
 	w.topic, w.bell = t.joinLocked(o.Filter.scope(), floor, h.cfg.TopicLength)
-	w.bookmarks.start(o.Bookmark)
+	w.bookmarks.start(o.Bookmark, o.LastBookmark)
 	if o.Initial {
 		w.initial = newInitial(now, h.cfg.Linger)
 		w.cursor = now.Rev()

@@ -565,6 +565,32 @@ func TestBookmarks(t *testing.T) {
 	})
 }
 
+func TestLastBookmark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, store.Config{CompactEvery: time.Hour})
+		h, _ := runHub(t, s, watch.Config{})
+		begun := time.Now()
+		w := start(t, h, watch.Options{Bookmark: time.Minute, LastBookmark: begun.Add(100 * time.Second)})
+		expect := func(at time.Duration, events int) {
+			t.Helper()
+			b, err := w.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if time.Since(begun) != at || len(b.Events) != events {
+				t.Errorf("%d events after %v; want %d after %v", len(b.Events), time.Since(begun), events, at)
+			}
+		}
+		expect(time.Minute, 0)
+		time.Sleep(35 * time.Second)
+		commit(t, s, thing{"a/x", "red", "", 0}.put())
+		synctest.Wait()
+		expect(95*time.Second, 1)
+		expect(100*time.Second, 0) // although something was told a moment ago
+		expect(160*time.Second, 0) // a watch that goes on goes on as before
+	})
+}
+
 func TestNoBookmarkUnlessAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, store.Config{CompactEvery: time.Hour})

@@ -228,21 +228,27 @@ func (g *gathering) reset(after store.Revision) {
 // bookmarks says when a watcher has been quiet for too long.
 type bookmarks struct {
 	every time.Duration // 0: never too long
+	last  time.Time     // when one is due whatever was told before; zero: never
 	at    time.Time
 	clock *time.Timer
 }
 
-func (b *bookmarks) start(every time.Duration) {
+func (b *bookmarks) start(every time.Duration, last time.Time) {
 	if every > 0 {
-		b.every = every
+		b.every, b.last = every, last
 		b.restart()
 	}
 }
 
 // restart begins to count anew.
 func (b *bookmarks) restart() {
-	if b.every > 0 {
-		b.at = time.Now().Add(b.every)
+	if b.every == 0 {
+		return
+	}
+	now := time.Now()
+	b.at = now.Add(b.every)
+	if b.last.After(now) && b.last.Before(b.at) {
+		b.at = b.last
 	}
 }
 

@@ -69,6 +69,16 @@ func (c *call) read() (runtime.Object, *metav1.CreateOptions, error) {
 		kind = c.sub.KindIn(c.groupVersion())
 	}
 	obj, err := c.decode(body, options.FieldValidation, kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.sub != nil || c.resource.Create == nil {
+		err = c.sameNamespace(m)
+	}
 	return obj, options, err
 }
 

@@ -5,16 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/component-helpers/apps/poddisruptionbudget"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -58,7 +64,7 @@ func (c *call) evict() error {
 }
 
 func (c *call) evictOnce(options *metav1.DeleteOptions) error {
-	_, obj, err := c.load()
+	have, obj, err := c.load()
 	if err != nil {
 		return err
 	}
@@ -66,13 +72,63 @@ func (c *call) evictOnce(options *metav1.DeleteOptions) error {
 	if !ok {
 		return fmt.Errorf("unexpected object %T", obj)
 	}
+	// What is decided holds for the pod as it was looked at, unless its budget
+	// has been charged, which is not done twice.
+	only := have.Rev
 	if !freeToGo(pod) {
-		if err := c.charge(pod, isDryRun(options.DryRun)); err != nil {
+		charged, err := c.charge(pod, isDryRun(options.DryRun))
+		if err != nil {
 			return err
 		}
+		if charged {
+			only = 0
+		}
 	}
-	_, _, err = c.deleteObject(options)
-	return err
+	if isDryRun(options.DryRun) {
+		_, _, err := c.deleteObject(options)
+		return err
+	}
+	return c.disrupt(options.DeepCopy(), only)
+}
+
+// disrupt says on the pod why it goes, and deletes it; when only is not 0, it
+// does so only at that revision, and fails with a conflict otherwise.
+func (c *call) disrupt(options *metav1.DeleteOptions, only store.Revision) error {
+	for range commitTries {
+		have, obj, err := c.load()
+		if err != nil {
+			return err
+		}
+		if only != 0 && have.Rev != only {
+			return &store.ConflictError{Resource: c.resource.Table, Key: c.key()}
+		}
+		pod, ok := obj.(*core.Pod)
+		if !ok {
+			return fmt.Errorf("unexpected object %T", obj)
+		}
+		rehearsal := options.DeepCopy()
+		rehearsal.DryRun = []string{metav1.DryRunAll}
+		if _, _, err := c.deleteOnce(rehearsal); err != nil {
+			return err
+		}
+		podutil.UpdatePodCondition(&pod.Status, &core.PodCondition{
+			Type: core.DisruptionTarget, Status: core.ConditionTrue,
+			Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+		})
+		stored, err := c.rewrite(pod, have, false)
+		if isConflict(err) && only == 0 {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if p := options.Preconditions; p != nil && p.ResourceVersion != nil {
+			p.ResourceVersion = new(strconv.FormatInt(int64(stored.Rev), 10))
+		}
+		_, _, err = c.deleteObject(options)
+		return err
+	}
+	return apierrors.NewConflict(c.resource.GroupResource(), c.info.Name, errors.New(optimisticLock))
 }
 
 // freeToGo says that a pod's eviction disrupts nothing.
@@ -85,37 +141,67 @@ func freeToGo(pod *core.Pod) bool {
 	}
 }
 
-// charge takes the pod's eviction off its budget, if there is one.
-func (c *call) charge(pod *core.Pod, dryRun bool) error {
+// charge takes the pod's eviction off its budget, if there is one that it has
+// to be taken off, and says whether it has.
+func (c *call) charge(pod *core.Pod, dryRun bool) (bool, error) {
 	have, budget, err := c.budget(pod)
 	if err != nil || budget == nil {
-		return err
+		return false, err
 	}
-	healthy := budget.Spec.UnhealthyPodEvictionPolicy != nil && *budget.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
-	ready := podutil.IsPodReady(pod)
-	if !ready && (healthy || budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy && budget.Status.DesiredHealthy > 0) {
-		return nil
+	always := budget.Spec.UnhealthyPodEvictionPolicy != nil && *budget.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
+	status := &budget.Status
+	if !podutil.IsPodReady(pod) && (always || status.CurrentHealthy >= status.DesiredHealthy && status.DesiredHealthy > 0) {
+		return false, nil
 	}
-	refuse := func(message string, retry int) error {
+	if err := allows(budget); err != nil || dryRun {
+		return false, err
+	}
+	old := budget.DeepCopy()
+	if status.DisruptionsAllowed--; status.DisruptionsAllowed == 0 {
+		poddisruptionbudget.UpdateDisruptionAllowedCondition(budget)
+	}
+	if status.DisruptedPods == nil {
+		status.DisruptedPods = map[string]metav1.Time{}
+	}
+	status.DisruptedPods[pod.Name] = metav1.Time{Time: time.Now()}
+	return true, c.storeBudget(have, old, budget)
+}
+
+// maxDisrupted is how many evictions a budget may have that nobody has
+// confirmed.
+const maxDisrupted = 2000
+
+// allows says why a budget does not allow an eviction. Compat: in upstream's
+// words, which tools look for.
+func allows(budget *policyv1.PodDisruptionBudget) error {
+	status := &budget.Status
+	refuse := func(retry int, format string, args ...any) error {
 		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", retry)
-		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: message})
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+			Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + budget.Name + fmt.Sprintf(format, args...),
+		})
 		return err
 	}
+	said := meta.FindStatusCondition(status.Conditions, policyv1.DisruptionAllowedCondition)
+	denied := said != nil && said.Status == metav1.ConditionFalse && said.Message != ""
 	switch {
-	case budget.Status.ObservedGeneration < budget.Generation:
-		return refuse(fmt.Sprintf("The disruption budget %s is still being processed by the server.", budget.Name), 10)
-	case budget.Status.DisruptionsAllowed <= 0:
-		return refuse(fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", budget.Name, budget.Status.DesiredHealthy, budget.Status.CurrentHealthy), 0)
-	}
-	if dryRun {
+	case status.ObservedGeneration < budget.Generation:
+		return refuse(10, " is still being processed by the server.")
+	case status.DisruptionsAllowed < 0:
+		return apierrors.NewForbidden(policy.Resource("poddisruptionbudget"), budget.Name, errors.New("pdb disruptions allowed is negative"))
+	case len(status.DisruptedPods) > maxDisrupted:
+		return apierrors.NewForbidden(policy.Resource("poddisruptionbudget"), budget.Name, errors.New("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
+	case status.DisruptionsAllowed > 0:
 		return nil
+	case denied && said.Reason == policyv1.SyncFailedReason:
+		return refuse(0, " does not allow evicting pods currently because it failed sync: %s", said.Message)
+	case status.CurrentHealthy <= status.DesiredHealthy:
+		return refuse(0, " needs %d healthy pods and has %d currently", status.DesiredHealthy, status.CurrentHealthy)
+	case denied:
+		return refuse(0, " does not allow evicting pods currently (%s): %s", said.Reason, said.Message)
+	default:
+		return refuse(0, " does not allow evicting pods currently")
 	}
-	budget.Status.DisruptionsAllowed--
-	if budget.Status.DisruptedPods == nil {
-		budget.Status.DisruptedPods = map[string]metav1.Time{}
-	}
-	budget.Status.DisruptedPods[pod.Name] = metav1.Time{Time: time.Now()}
-	return c.storeBudget(have, budget)
 }
 
 // budget finds the one budget that covers a pod.
@@ -139,20 +225,35 @@ func (c *call) budget(pod *core.Pod) (*store.Object, *policyv1.PodDisruptionBudg
 			continue
 		}
 		if found != nil {
-			return nil, nil, apierrors.NewInternalError(errors.New("this pod has more than one PodDisruptionBudget, which the eviction subresource does not support"))
+			return nil, nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+			}}
 		}
 		have, found = o, b
 	}
 	return have, found, nil
 }
 
-func (c *call) storeBudget(have *store.Object, budget *policyv1.PodDisruptionBudget) error {
+// storeBudget stores a budget whose status has changed. Compat: it is
+// upstream's server that owns what has.
+func (c *call) storeBudget(have *store.Object, old, budget *policyv1.PodDisruptionBudget) error {
 	one := *c
 	one.resource = c.Kinds().Find(policyv1.GroupName, "v1", "poddisruptionbudgets")
-	obj, err := one.resource.Scheme.ConvertToVersion(budget, policy.SchemeGroupVersion)
+	one.kind = one.resource.GroupVersionKind("v1")
+	var before, after runtime.Object
+	var err error
+	if before, err = one.resource.Scheme.ConvertToVersion(old, policy.SchemeGroupVersion); err != nil {
+		return err
+	}
+	if after, err = one.resource.Scheme.ConvertToVersion(budget, policy.SchemeGroupVersion); err != nil {
+		return err
+	}
+	status := one.resource.Subresources["status"]
+	owned, err := one.codecs.owners(one.resource.Scheme).For(one.kind, status.Name, fieldpath.NewExcludeFilterSetMap(kinds.ResetFields(status.Update)))
 	if err != nil {
 		return err
 	}
-	_, err = one.rewrite(obj, have, false)
+	_, err = one.rewrite(owned.UpdateNoErrors(before, after, companionManager), have, false)
 	return err
 }

@@ -50,9 +50,7 @@ type selection struct {
 
 func (c *call) selection(l labels.Selector, f fields.Selector) (selection, error) {
 	s := selection{labels: l, fields: f}
-	if c.info.Namespace != "" && c.resource.Namespaced {
-		s.span.Prefix = c.info.Namespace + "/"
-	}
+	s.span.Prefix = c.root()
 	if s.labels == nil {
 		s.labels = labels.Everything()
 	}
@@ -201,7 +199,7 @@ func (c *call) page(q *query) (*page, error) {
 		p.size += len(o.Value())
 	}
 	if more > 0 {
-		p.next = token{Version: tokenVersion, Rev: int64(p.rev), Start: p.objects[len(p.objects)-1].Key() + "\x00"}.encode()
+		p.next = c.tokenAfter(int64(p.rev), p.objects[len(p.objects)-1].Key())
 		if q.labels.Empty() && q.fields.Empty() {
 			n := int64(more)
 			p.remaining = &n
@@ -225,11 +223,15 @@ func (c *call) listSnapshot(q *query) (*store.Snapshot, string, error) {
 		if err != nil {
 			return nil, "", err
 		}
-		after := strings.TrimSuffix(t.Start, "\x00")
+		after := before(c.root() + t.Start)
 		if t.Rev < 0 {
 			return now, after, nil
 		}
-		sn, err := c.Store.SnapshotAt(c.info.Plane, store.Revision(t.Rev))
+		rev := store.Revision(t.Rev)
+		if rev > now.Rev() {
+			return nil, "", tooLarge(rev, now.Rev())
+		}
+		sn, err := c.Store.SnapshotAt(c.info.Plane, rev)
 		return sn, after, err
 	}
 	rev, err := parseRevision(q.ResourceVersion)
@@ -258,13 +260,40 @@ func (c *call) expired(err error, after string, q *query) error {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	}
 	gone := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.")
-	gone.ErrStatus.Continue = token{Version: tokenVersion, Rev: -1, Start: after + "\x00"}.encode()
+	gone.ErrStatus.Continue = c.tokenAfter(-1, after)
 	return gone
 }
 
-// token is what a client gives back to go on with a list. Compat: its form is
-// upstream's, so that tokens can be read by those who look into them.
-type token struct {
+// root is what the keys begin with that the request's path is about. Tokens
+// tell keys without it, so that one leads nowhere else than its path does.
+func (c *call) root() string {
+	if c.info.Namespace == "" || !c.resource.Namespaced {
+		return ""
+	}
+	return c.info.Namespace + "/"
+}
+
+// tokenAfter is the token of a list that goes on after a key, in the state of a
+// revision; -1 means whatever state there is then.
+func (c *call) tokenAfter(rev int64, key string) string {
+	t := continueToken{Version: tokenVersion, Rev: rev, Start: strings.TrimPrefix(key, c.root()) + "\x00"}
+	b, _ := json.Marshal(t) // of texts and a number
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// before is the last key that a list which begins at start leaves out. Keys
+// are UTF-8, so that none has a byte of 255.
+func before(start string) string {
+	most, last := start[:len(start)-1], start[len(start)-1]
+	if last == 0 {
+		return most
+	}
+	return most + string([]byte{last - 1, 255})
+}
+
+// continueToken is what a client gives back to go on with a list. Compat: its
+// form is upstream's, so that tokens can be read by those who look into them.
+type continueToken struct {
 	Version string `json:"v"`
 	Rev     int64  `json:"rv"`
 	Start   string `json:"start"`
@@ -272,16 +301,11 @@ type token struct {
 
 const tokenVersion = "meta.k8s.io/v1"
 
-func (t token) encode() string {
-	b, _ := json.Marshal(t) // of texts and a number
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func decodeToken(text string) (token, error) {
+func decodeToken(text string) (continueToken, error) {
 	bad := func(why any) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: continue key is not valid: %v", why))
 	}
-	var t token
+	var t continueToken
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil {
 		return t, bad(err)
@@ -296,8 +320,11 @@ func decodeToken(text string) (token, error) {
 		return t, bad("incorrect encoded start resourceVersion (version " + tokenVersion + ")")
 	case t.Start == "":
 		return t, bad("encoded start key empty (version " + tokenVersion + ")")
-	case path.Clean("/"+t.Start) != "/"+t.Start:
-		return t, bad(t.Start)
+	}
+	// A start that climbs could lead out of the path's namespace.
+	asked := t.Start
+	if t.Start = strings.TrimPrefix(asked, "/"); t.Start == "" || path.Clean("/"+t.Start) != "/"+t.Start {
+		return t, bad(asked)
 	}
 	return t, nil
 }

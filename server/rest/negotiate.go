@@ -115,7 +115,7 @@ func (c *call) represent(media string, params map[string]string) (representation
 		return r, &codec.UnsupportedError{MediaType: media}
 	}
 	switch {
-	case as == "Table" && media != codec.Protobuf, as == "PartialObjectMetadata", as == "PartialObjectMetadataList":
+	case as == "Table" && media != codec.Protobuf && !c.onlyAsked(), as == "PartialObjectMetadata", as == "PartialObjectMetadataList":
 		r.as, r.version = as, params["v"]
 		return r, nil
 	default:

@@ -81,10 +81,15 @@ func (c *call) decode(body []byte, fieldValidation string, kind schema.GroupVers
 	if want, err := c.codec().Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind}); got != nil && err == nil && reflect.TypeOf(want) != reflect.TypeOf(obj) {
 		return nil, decodeError(kind.Kind, got, body, c.unlike(*got, want))
 	}
-	if got != nil && got.GroupVersion() != kind.GroupVersion() {
+	if got != nil && !c.reads(got.GroupVersion(), kind.GroupVersion()) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), kind.GroupVersion()))
 	}
 	return obj, nil
+}
+
+// reads says that a body in the version got is good where want is expected.
+func (c *call) reads(got, want schema.GroupVersion) bool {
+	return got == want || c.sub != nil && got.Group == want.Group && slices.Contains(c.sub.Also, got.Version)
 }
 
 // unlike says that one kind is not another. Compat: in the words of a failed

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"reflect"
 	"strings"
@@ -29,11 +28,8 @@ import (
 )
 
 func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
-	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-	if err != nil {
-		media = c.r.Header.Get("Content-Type")
-	}
-	kind := types.PatchType(media)
+	media, _, _ := strings.Cut(c.r.Header.Get("Content-Type"), ";")
+	kind := types.PatchType(media) // Compat: as it is written, upper case and all
 	options := &metav1.PatchOptions{}
 	if err := c.options(options); err != nil {
 		return err
@@ -209,7 +205,7 @@ func (c *call) merged(as schema.GroupVersionKind, old runtime.Object, body []byt
 	}
 	after, err := patch.Strategic(fields, wanted, typed)
 	if err != nil {
-		return nil, patchError(err)
+		return nil, strategicError(err)
 	}
 	err = joinStrict(twice, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, typed, strict))
 	if err := c.strictness(err, typed, directive); err != nil {
@@ -227,6 +223,15 @@ func patchError(err error) error {
 		return apierrors.NewRequestEntityTooLargeError(tooMany.Error())
 	case isInvalid:
 		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", invalid.Error(), 0, false)
+	default:
+		return apierrors.NewBadRequest(err.Error())
+	}
+}
+
+// strategicError is the answer to a strategic merge patch that cannot be
+// applied. Compat: what is not named here is answered with 500.
+func strategicError(err error) error {
+	switch {
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
 		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
@@ -234,7 +239,7 @@ func patchError(err error) error {
 	case errors.Is(err, mergepatch.ErrNoListOfLists):
 		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	default:
-		return apierrors.NewBadRequest(err.Error())
+		return err
 	}
 }
 
@@ -244,10 +249,22 @@ func (c *call) sameName(obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	if m.GetName() != c.info.Name {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", m.GetName(), c.info.Name))
+	if err := c.named(m); err != nil {
+		return err
 	}
 	return c.sameNamespace(m)
+}
+
+// named checks that an object has the name that the path has.
+func (c *call) named(m metav1.Object) error {
+	switch m.GetName() {
+	case c.info.Name:
+		return nil
+	case "":
+		return apierrors.NewBadRequest("the name of the object (" + c.info.Name + " based on URL) was undeterminable: name must be provided")
+	default:
+		return apierrors.NewBadRequest("the name of the object (" + m.GetName() + ") does not match the name on the URL (" + c.info.Name + ")")
+	}
 }
 
 // applied returns the change that an apply makes.
@@ -256,22 +273,34 @@ func (c *call) applied(body []byte, options *metav1.PatchOptions, owned *managed
 	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
-	if options.FieldValidation != metav1.FieldValidationIgnore {
-		if err := yaml.UnmarshalStrict(body, &map[string]any{}); err != nil {
-			if options.FieldValidation == metav1.FieldValidationStrict {
-				return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
-			}
-			c.warnOf([]error{errors.New(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "))})
-		}
-	}
 	force := options.Force != nil && *options.Force
 	return func(old runtime.Object) (runtime.Object, error) {
 		obj, err := owned.Apply(old, wanted.DeepCopy(), options.FieldManager, force)
+		if err == nil {
+			err = c.strictApply(body, options.FieldValidation)
+		}
 		if err != nil {
 			return nil, err
 		}
 		return obj, c.appliedName(obj)
 	}, nil
+}
+
+// strictApply looks for what is twice in an applied manifest. Compat: whether
+// it can be applied at all is said first.
+func (c *call) strictApply(body []byte, directive string) error {
+	if directive == metav1.FieldValidationIgnore {
+		return nil
+	}
+	err := yaml.UnmarshalStrict(body, &map[string]any{})
+	switch {
+	case err == nil:
+	case directive == metav1.FieldValidationStrict:
+		return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
+	default:
+		c.warnOf([]error{errors.New(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "))})
+	}
+	return nil
 }
 
 // appliedName gives an applied object the name that the path has, or says that

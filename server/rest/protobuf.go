@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -48,20 +49,16 @@ func (c *call) message(o *store.Object) ([]byte, error) {
 	})
 }
 
-// envelope begins an envelope around a message of the given length; ending
-// ends it.
-func envelope(kind schema.GroupVersionKind, message int) []byte {
+// envelope adds the beginning of an envelope around a message of the given
+// length; ending ends it.
+func envelope(b []byte, kind schema.GroupVersionKind, message int) []byte {
 	version, name := kind.ToAPIVersionAndKind()
-	var t []byte
-	t = protowire.AppendTag(t, 1, protowire.BytesType)
-	t = protowire.AppendString(t, version)
-	t = protowire.AppendTag(t, 2, protowire.BytesType)
-	t = protowire.AppendString(t, name)
-	b := []byte(protobufMagic)
-	b = protowire.AppendTag(b, 1, protowire.BytesType)
-	b = protowire.AppendBytes(b, t)
-	b = protowire.AppendTag(b, 2, protowire.BytesType)
-	return protowire.AppendVarint(b, uint64(message))
+	named := 2*protowire.SizeTag(1) + protowire.SizeBytes(len(version)) + protowire.SizeBytes(len(name))
+	b = append(b, protobufMagic...)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.BytesType), uint64(named))
+	b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), version)
+	b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), name)
+	return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(message))
 }
 
 const ending = "\x1a\x00\x22\x00"
@@ -72,8 +69,39 @@ func (c *call) encodeProtobuf(o *store.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := envelope(c.kind, len(message))
+	b := envelope(nil, c.kind, len(message))
 	return append(append(b, message...), ending...), nil
+}
+
+// respondProtobuf answers with one object's message in its envelope.
+func (c *call) respondProtobuf(code int, o *store.Object) error {
+	message, err := c.message(o)
+	if err != nil {
+		return err
+	}
+	c.writeBody(code, envelope(make([]byte, 0, 128), c.kind, len(message)), message, []byte(ending))
+	return nil
+}
+
+// frameMessage adds an event to the stream whose object is a message:
+//
+//	length in 4 bytes  1: name  2: {1: envelope around the message}
+//
+// The message is copied once, into the stream's buffer.
+func (s *stream) frameMessage(name string, message []byte) {
+	var space [128]byte // enough for most
+	b := envelope(space[:0], s.kind, len(message))
+	object := len(b) + len(message) + len(ending)
+	raw := protowire.SizeTag(1) + protowire.SizeBytes(object)
+	event := protowire.SizeTag(1) + protowire.SizeBytes(len(name)) + protowire.SizeTag(2) + protowire.SizeBytes(raw)
+	s.buf.Grow(4 + event)
+	head := binary.BigEndian.AppendUint32(s.buf.AvailableBuffer(), uint32(event)) //nolint:gosec // an object is far smaller
+	head = protowire.AppendString(protowire.AppendTag(head, 1, protowire.BytesType), name)
+	head = protowire.AppendVarint(protowire.AppendTag(head, 2, protowire.BytesType), uint64(raw))
+	head = protowire.AppendVarint(protowire.AppendTag(head, 1, protowire.BytesType), uint64(object))
+	s.buf.Write(append(head, b...))
+	s.buf.Write(message)
+	s.buf.WriteString(ending)
 }
 
 // writeProtobufList puts a list together from its items' messages.
@@ -95,7 +123,7 @@ func (c *call) writeProtobufList(p *page) error {
 	kind.Kind += "List"
 	w, done := c.open(http.StatusOK, size)
 	defer done()
-	head := envelope(kind, size)
+	head := envelope(nil, kind, size)
 	head = protowire.AppendTag(head, 1, protowire.BytesType)
 	out := buffered(w)
 	_, _ = out.Write(protowire.AppendBytes(head, about))

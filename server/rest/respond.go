@@ -26,6 +26,9 @@ func (c *call) respond(code int, o *store.Object) error {
 		c.writeBody(code, o.Value(), newline)
 		return nil
 	}
+	if c.asStoredProtobuf() {
+		return c.respondProtobuf(code, o)
+	}
 	body, err := c.encode(o)
 	if err != nil {
 		return err

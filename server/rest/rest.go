@@ -121,6 +121,9 @@ func (c *call) serve() error {
 			return notServed(http.StatusNotFound)
 		}
 	}
+	if c.onlyAsked() && c.sub == nil && (c.one() || c.acrossNamespaces()) {
+		return notServed(http.StatusNotFound)
+	}
 	if !c.allows(info.Verb) || !c.fits() {
 		return notServed(http.StatusMethodNotAllowed)
 	}
@@ -181,7 +184,7 @@ func (c *call) fits() bool {
 	}
 	switch c.info.Verb {
 	case "list", "watch":
-		return true
+		return c.r.Method == http.MethodGet
 	case "create":
 		return c.sub != nil || !c.one() && !c.acrossNamespaces()
 	case "deletecollection":
@@ -189,6 +192,12 @@ func (c *call) fits() bool {
 	default:
 		return c.one()
 	}
+}
+
+// onlyAsked says that the kind is a question, of which there are no objects, no
+// lists and no tables.
+func (c *call) onlyAsked() bool {
+	return c.resource != nil && c.resource.Create == nil && !slices.Contains(c.resource.Verbs, "get")
 }
 
 // isNamespaceItself says that the request is for a namespace, whose path looks

@@ -57,12 +57,8 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 	if err := c.sameNamespace(m); err != nil {
 		return err
 	}
-	switch m.GetName() {
-	case c.info.Name:
-	case "":
-		return apierrors.NewBadRequest("the name of the object (" + c.info.Name + " based on URL) was undeterminable: name must be provided")
-	default:
-		return apierrors.NewBadRequest("the name of the object (" + m.GetName() + ") does not match the name on the URL (" + c.info.Name + ")")
+	if err := c.named(m); err != nil {
+		return err
 	}
 	c.dedupOwners(obj)
 	owned, err := c.fieldManager(strategy)

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +23,12 @@ import (
 )
 
 // bookmarkEvery is how often an idle watch that asks for bookmarks gets one.
-const bookmarkEvery = time.Minute
+// Compat: any gets one, when there is something new to say, bookmarkBefore its
+// end, so that a client knows where to go on.
+const (
+	bookmarkEvery  = time.Minute
+	bookmarkBefore = 2 * time.Second
+)
 
 func (c *call) watch() error {
 	q, err := c.listOptions()
@@ -48,11 +53,18 @@ func (c *call) watch() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.watchTime(q))
+	lasts := c.watchTime(q)
+	options.LastBookmark = time.Now().Add(lasts - bookmarkBefore)
+	ctx, cancel := context.WithTimeout(c.ctx, lasts)
 	defer cancel()
 	w, err := c.Hub.Watch(ctx, options)
 	for ; errors.Is(err, store.ErrFuture); w, err = c.Hub.Watch(ctx, options) {
-		// Compat: a watch waits for the revision that it begins after.
+		// Compat: a watch waits for the revision that it begins after. One that
+		// is to begin with what is there has nothing to begin with.
+		if options.Initial {
+			c.refuseWatch(tooLarge(options.After, c.Store.Current()), flusher)
+			return nil
+		}
 		if !c.await(ctx, flusher) {
 			return nil
 		}
@@ -70,13 +82,17 @@ func (c *call) watch() error {
 		case <-ctx.Done():
 		}
 	}()
-	s := &stream{call: c, flusher: flusher, sent: c.watched(), bookmarks: q.AllowWatchBookmarks}
-	c.w.Header().Set("Content-Type", s.contentType())
-	c.w.Header().Set("Cache-Control", "no-cache, private")
-	c.w.WriteHeader(http.StatusOK)
-	flusher.Flush()
+	s := &stream{call: c, flusher: flusher, sent: c.watched(), bookmarks: q.AllowWatchBookmarks, begun: options.After}
+	s.open()
 	s.run(ctx, w)
 	return nil
+}
+
+// refuseWatch answers with a watch that says why there is none.
+func (c *call) refuseWatch(err error, flusher http.Flusher) {
+	s := &stream{call: c, flusher: flusher}
+	s.open()
+	s.deliver(watch.Batch{}, err)
 }
 
 // futureEvery is how often a watch looks whether its revision has come.
@@ -145,7 +161,22 @@ type stream struct {
 	sent      interface{ Add(n float64) } // nil when nobody counts
 	flusher   http.Flusher
 	bookmarks bool
-	buf       bytes.Buffer
+	begun     store.Revision // the revision that the client has begun with
+	buf       *bytes.Buffer  // what is written next; from buffers, while there is something
+}
+
+// buffers hold what is written to watches, so that those that wait hold
+// nothing. One that has grown beyond maxBuffer is not kept.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+const maxBuffer = 1 << 20
+
+// open begins the answer.
+func (s *stream) open() {
+	s.w.Header().Set("Content-Type", s.contentType())
+	s.w.Header().Set("Cache-Control", "no-cache, private")
+	s.w.WriteHeader(http.StatusOK)
+	s.flusher.Flush()
 }
 
 func (s *stream) contentType() string {
@@ -163,22 +194,33 @@ func (s *stream) run(ctx context.Context, w *watch.Watcher) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.buf.Reset()
-		if err == nil {
-			err = s.encodeBatch(batch)
-		}
-		if err != nil {
-			s.encodeError(err)
-		}
-		if n := len(batch.Events); s.sent != nil && n > 0 {
-			s.sent.Add(float64(n))
-		}
-		if _, werr := s.w.Write(s.buf.Bytes()); werr != nil || err != nil {
-			s.flusher.Flush()
+		if !s.deliver(batch, err) {
 			return
 		}
-		s.flusher.Flush()
 	}
+}
+
+// deliver writes a batch, or the error that there was instead, and says
+// whether there may be more.
+func (s *stream) deliver(batch watch.Batch, err error) bool {
+	s.buf = buffers.Get().(*bytes.Buffer)
+	s.buf.Reset()
+	if err == nil {
+		err = s.encodeBatch(batch)
+	}
+	if err != nil {
+		s.encodeError(err)
+	}
+	if n := len(batch.Events); s.sent != nil && n > 0 {
+		s.sent.Add(float64(n))
+	}
+	_, gone := s.w.Write(s.buf.Bytes())
+	s.flusher.Flush()
+	if s.buf.Cap() <= maxBuffer {
+		buffers.Put(s.buf)
+	}
+	s.buf = nil
+	return gone == nil && err == nil
 }
 
 // The names of events on the wire. Compat: an object that comes into view is
@@ -200,7 +242,11 @@ func (s *stream) encodeBatch(batch watch.Batch) error {
 			return err
 		}
 	}
-	if s.bookmarks && (batch.InitialEnd || len(batch.Events) == 0 && batch.Rev > 0) {
+	if batch.InitialEnd {
+		s.begun = batch.Rev
+	}
+	// A bookmark of where the client has begun would tell it nothing.
+	if s.bookmarks && (batch.InitialEnd || len(batch.Events) == 0 && batch.Rev > s.begun) {
 		return s.encodeBookmark(batch)
 	}
 	return nil
@@ -208,17 +254,16 @@ func (s *stream) encodeBatch(batch watch.Batch) error {
 
 func (s *stream) encodeEvent(e watch.Event) error {
 	if s.asStored() {
-		fmt.Fprintf(&s.buf, `{"type":%q,"object":`, eventName(e.Type))
-		s.buf.Write(e.Value())
-		s.buf.WriteString("}\n")
+		s.frameJSON(eventName(e.Type), e.Value())
 		return nil
 	}
 	if s.asStoredProtobuf() && e.Type != watch.Left {
-		body, err := s.encodeProtobuf(e.Object)
+		message, err := s.message(e.Object)
 		if err != nil {
 			return err
 		}
-		return s.frame(eventName(e.Type), body)
+		s.frameMessage(eventName(e.Type), message)
+		return nil
 	}
 	obj, err := s.codec().DecodeStored(e.Value(), s.resource.StorageKind())
 	if err != nil {
@@ -237,17 +282,24 @@ func (s *stream) encodeOther(name string, obj runtime.Object) error {
 	return s.frame(name, body)
 }
 
+// frameJSON writes an event as a line.
+func (s *stream) frameJSON(name string, object []byte) {
+	s.buf.WriteString(`{"type":"`)
+	s.buf.WriteString(name)
+	s.buf.WriteString(`","object":`)
+	s.buf.Write(object)
+	s.buf.WriteString("}\n")
+}
+
 // frame writes an event in the stream's format.
 func (s *stream) frame(name string, body []byte) error {
 	info := s.out.info
 	if info.StreamSerializer == nil || info.MediaType == codec.JSON {
-		fmt.Fprintf(&s.buf, `{"type":%q,"object":`, name)
-		s.buf.Write(bytes.TrimSuffix(body, []byte("\n")))
-		s.buf.WriteString("}\n")
+		s.frameJSON(name, bytes.TrimSuffix(body, newline))
 		return nil
 	}
 	event := &metav1.WatchEvent{Type: name, Object: runtime.RawExtension{Raw: body}}
-	framer := info.StreamSerializer.NewFrameWriter(&s.buf)
+	framer := info.StreamSerializer.NewFrameWriter(s.buf)
 	var one bytes.Buffer
 	if err := info.StreamSerializer.Encode(event, &one); err != nil {
 		return err

@@ -33,6 +33,7 @@ func (c *call) op(obj runtime.Object, on store.Condition) (store.Op, error) {
 	if err != nil {
 		return store.Op{}, err
 	}
+	m.SetSelfLink("") // Compat: from before 1.20, and kept by nobody
 	value, revAt, err := c.codec().EncodeStored(obj, c.resource.Storage)
 	if err != nil {
 		return store.Op{}, err

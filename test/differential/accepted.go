@@ -4,6 +4,8 @@ package differential
 const (
 	noReviewOwner = "answers to reviews and token requests do not say who asked for them in managedFields"
 	noCRDs        = "custom resource definitions are not served yet"
+	noKey         = "the message does not name the key in etcd, there being none"
+	otherProgram  = "the message names a Go type of the other server"
 	scaleOwner    = "what is written through scale is owned as by an update of the whole object, with a time; an apply through scale counts as an update"
 )
 
@@ -31,10 +33,29 @@ var Accepted = map[string]string{
 	"kinds: deployment no change bumps nothing": scaleOwner,
 	"kinds: deployment delete foreground":       scaleOwner,
 	"kinds: replication controller delete":      scaleOwner,
-	"update: wrong uid":                         "the message does not name the key in etcd, there being none",
-	"patch: JSON object":                        "the message names a Go type of the other server",
+	"update: wrong uid":                         noKey,
+	"patch: JSON object":                        otherProgram,
 	"kinds: role update creates":                "an empty list is stored as an empty list; protobuf in etcd makes it none",
 	"kinds: cluster role table":                 "the objects that a control plane starts with have no managedFields",
 	"kinds: deployment scale as table":          "a scale as a table has the columns of any object, not the number of replicas",
 	"door: get /openid/v1/jwks/x":               "an unknown path outside the API is answered with a page, not a Status",
+	"dry: review":                               noReviewOwner,
+	"reviews: token for an audience":            noReviewOwner,
+	"reviews: token bound to a secret":          noReviewOwner,
+	"reviews: subject masters":                  noReviewOwner,
+	"reviews: subject nobody":                   noReviewOwner,
+	"reviews: subject path":                     noReviewOwner,
+	"reviews: subject with selectors":           noReviewOwner,
+	"reviews: subject with a bad operator":      noReviewOwner,
+	"reviews: subject with a name":              noReviewOwner,
+	"reviews: subject with labels":              noReviewOwner,
+	"reviews: subject status is ignored":        noReviewOwner,
+	"reviews: self of a path":                   noReviewOwner,
+	"reviews: self as jane":                     noReviewOwner,
+	"reviews: self of a subresource":            noReviewOwner,
+	"reviews: token review of garbage":          noReviewOwner,
+	"reviews: token review with audiences":      noReviewOwner,
+	"pods: bind wrong uid":                      noKey,
+	"pods: bind wrong revision":                 noKey,
+	"paging: token that is a list":              otherProgram,
 }
