@@ -123,18 +123,7 @@ func (c *call) deleteObject(options *metav1.DeleteOptions) (deleted bool, stored
 }
 
 func (c *call) deleteOnce(options *metav1.DeleteOptions) (bool, *store.Object, error) {
-	sn, err := c.snapshot()
-	if err != nil {
-		return false, nil, err
-	}
-	have, err := sn.Get(c.ctx, c.resource.Table, c.key())
-	if err != nil {
-		return false, nil, err
-	}
-	if have == nil {
-		return false, nil, c.notFound()
-	}
-	obj, err := c.stored(have)
+	have, obj, err := c.load()
 	if err != nil {
 		return false, nil, err
 	}
