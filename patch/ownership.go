@@ -1,7 +1,8 @@
 // Package patch changes objects: object x patch -> object.
 //
 // json.go, merge.go and strategic.go work on an object's JSON in one version;
-// ownership.go keeps the record of who owns which field and carries out apply.
+// ownership.go keeps the record of who owns which field and carries out apply;
+// scale.go adds the one kind whose schema that needs and upstream leaves out.
 // Nothing here reads or writes anything.
 package patch
 
@@ -36,8 +37,10 @@ type scope struct {
 // NewOwnership returns the ownership of a scheme's kinds.
 func NewOwnership(scheme *runtime.Scheme) *Ownership {
 	return &Ownership{
-		scheme:   scheme,
-		types:    sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme) }),
+		scheme: scheme,
+		types: sync.OnceValue(func() managedfields.TypeConverter {
+			return withScale{applyconfigurations.NewTypeConverter(scheme)}
+		}),
 		managers: map[scope]*managedfields.FieldManager{},
 	}
 }

@@ -56,7 +56,7 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 	switch kind {
 	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
 		ch.make = func(old runtime.Object) (runtime.Object, error) {
-			obj, err := c.patched(c.kind, kind, old, body, options.FieldValidation)
+			obj, err := c.patched(c.spoken(), kind, old, body, options.FieldValidation)
 			if err == nil {
 				err = c.sameName(obj)
 			}
@@ -74,6 +74,9 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		}
 	default:
 		return unknownPatch()
+	}
+	if c.scales() {
+		ch.make = c.throughScale(ch.make)
 	}
 	code, stored, err := c.change(ch)
 	if err != nil {

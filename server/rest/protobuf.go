@@ -26,7 +26,7 @@ const protobufMagic = "k8s\x00"
 // asStoredProtobuf says that the answer's objects are messages kept with what
 // is stored.
 func (c *call) asStoredProtobuf() bool {
-	return c.out.media() == codec.Protobuf && c.out.as == "" && c.groupVersion() == c.resource.Storage
+	return c.out.media() == codec.Protobuf && c.out.as == "" && c.groupVersion() == c.resource.Storage && !c.scales()
 }
 
 // message is the protobuf message of a stored object.

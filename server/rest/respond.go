@@ -37,7 +37,9 @@ func (c *call) respond(code int, o *store.Object) error {
 var newline = []byte("\n")
 
 // asStored says that the answer's objects are the bytes that are stored.
-func (c *call) asStored() bool { return c.out.plain() && c.groupVersion() == c.resource.Storage }
+func (c *call) asStored() bool {
+	return c.out.plain() && c.groupVersion() == c.resource.Storage && !c.scales()
+}
 
 // encode is an object in the representation asked for, which is not the
 // stored one.
@@ -46,6 +48,9 @@ func (c *call) encode(o *store.Object) ([]byte, error) {
 		return c.encodeProtobuf(o)
 	}
 	obj, err := c.stored(o)
+	if err == nil && c.scales() {
+		obj, err = c.sub.Scale.Get(obj)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +59,7 @@ func (c *call) encode(o *store.Object) ([]byte, error) {
 
 // encodeObject writes an object of the internal type as asked for.
 func (c *call) encodeObject(obj runtime.Object) ([]byte, error) {
-	version, speaks := c.groupVersion(), c.codec()
+	version, speaks := c.spoken().GroupVersion(), c.codec()
 	switch c.out.as {
 	case "Table":
 		t, err := c.table(obj)
@@ -114,7 +119,7 @@ func (c *call) table(obj runtime.Object) (*metav1.Table, error) {
 		case metav1.IncludeNone:
 			row.Object = runtime.RawExtension{}
 		case metav1.IncludeObject:
-			versioned, err := c.resource.Scheme.ConvertToVersion(row.Object.Object, c.groupVersion())
+			versioned, err := c.resource.Scheme.ConvertToVersion(row.Object.Object, c.spoken().GroupVersion())
 			if err != nil {
 				return nil, err
 			}
