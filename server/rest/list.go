@@ -162,7 +162,6 @@ type page struct {
 	objects   []*store.Object
 	next      string // token for the part that follows; "" when there is none
 	remaining *int64
-	size      int // bytes of the objects
 }
 
 func (c *call) page(q *query) (*page, error) {
@@ -198,7 +197,6 @@ func (c *call) page(q *query) (*page, error) {
 			continue
 		}
 		p.objects = append(p.objects, o)
-		p.size += len(o.Value())
 	}
 	if more > 0 {
 		p.next = token{Version: tokenVersion, Rev: int64(p.rev), Start: p.objects[len(p.objects)-1].Key() + "\x00"}.encode()

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/patch"
@@ -53,8 +52,9 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		strategy: strategy, retry: true, manager: c.manager(options.FieldManager),
 		options: &metav1.UpdateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation},
 	}
-	switch kind {
-	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
+	applies := codec.Applied(kind)
+	switch {
+	case kind == types.JSONPatchType, kind == types.MergePatchType, kind == types.StrategicMergePatchType:
 		ch.make = func(old runtime.Object) (runtime.Object, error) {
 			obj, err := c.patched(c.spoken(), kind, old, body, options.FieldValidation)
 			if err == nil {
@@ -65,10 +65,10 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 			}
 			return owned.UpdateNoErrors(old, obj, ch.manager), nil
 		}
-	case types.ApplyYAMLPatchType:
+	case applies != nil:
 		ch.mayCreate, ch.applies = c.sub == nil, true
 		ch.manager = options.FieldManager
-		ch.make, err = c.applied(body, options, owned)
+		ch.make, err = c.applied(applies, body, options, owned)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 
 // unknownPatch is the answer to a patch of a type that there is not.
 func unknownPatch() error {
-	return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "", "415: Unsupported Media Type", 0, false)
+	return outside{apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "", "415: Unsupported Media Type", 0, false)}
 }
 
 // patched applies a patch to an object, in the version that the request speaks.
@@ -253,14 +253,16 @@ func (c *call) sameName(obj runtime.Object) error {
 	return c.sameNamespace(m)
 }
 
-// applied returns the change that an apply makes.
-func (c *call) applied(body []byte, options *metav1.PatchOptions, owned *managedfields.FieldManager) (func(runtime.Object) (runtime.Object, error), error) {
+// applied returns the change that an apply makes. Compat: whatever it is in, it
+// is called YAML.
+func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *managedfields.FieldManager) (func(runtime.Object) (runtime.Object, error), error) {
 	wanted := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
+	var err error
+	if wanted.Object, err = in.Fields(body, false); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
 	if options.FieldValidation != metav1.FieldValidationIgnore {
-		if err := yaml.UnmarshalStrict(body, &map[string]any{}); err != nil {
+		if _, err := in.Fields(body, true); err != nil {
 			if options.FieldValidation == metav1.FieldValidationStrict {
 				return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
 			}

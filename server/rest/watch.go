@@ -1,14 +1,11 @@
 package rest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,8 +27,8 @@ func (c *call) watch() error {
 	if err != nil {
 		return err
 	}
-	if c.out.media() == codec.YAML {
-		return notAcceptable("only the following media types are accepted: " + strings.Join(streamTypes, ", "))
+	if c.out.Stream == "" {
+		return notAcceptable(codec.StreamTypes())
 	}
 	if q.Continue != "" && q.ResourceVersionMatch == "" {
 		// Compat: a watch asks for its initial events as a list does.
@@ -71,7 +68,7 @@ func (c *call) watch() error {
 		}
 	}()
 	s := &stream{call: c, flusher: flusher, sent: c.watched(), bookmarks: q.AllowWatchBookmarks}
-	c.w.Header().Set("Content-Type", s.contentType())
+	c.w.Header().Set("Content-Type", c.out.Stream)
 	c.w.Header().Set("Cache-Control", "no-cache, private")
 	c.w.WriteHeader(http.StatusOK)
 	flusher.Flush()
@@ -85,7 +82,7 @@ const futureEvery = 100 * time.Millisecond
 // await begins the answer and lets some time pass; false when there is none
 // left.
 func (c *call) await(ctx context.Context, flusher http.Flusher) bool {
-	c.w.Header().Set("Content-Type", (&stream{call: c}).contentType())
+	c.w.Header().Set("Content-Type", c.out.Stream)
 	flusher.Flush()
 	select {
 	case <-time.After(futureEvery):
@@ -145,14 +142,8 @@ type stream struct {
 	sent      interface{ Add(n float64) } // nil when nobody counts
 	flusher   http.Flusher
 	bookmarks bool
-	buf       bytes.Buffer
-}
-
-func (s *stream) contentType() string {
-	if s.out.media() == codec.JSON || s.out.info.StreamSerializer == nil {
-		return codec.JSON
-	}
-	return s.out.media() + ";stream=watch"
+	// buf is what goes out next; room is for the object that is put together.
+	buf, room []byte
 }
 
 // run writes until the watch, the client or the server ends. The client learns
@@ -163,7 +154,7 @@ func (s *stream) run(ctx context.Context, w *watch.Watcher) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.buf.Reset()
+		s.buf = s.buf[:0]
 		if err == nil {
 			err = s.encodeBatch(batch)
 		}
@@ -173,7 +164,7 @@ func (s *stream) run(ctx context.Context, w *watch.Watcher) {
 		if n := len(batch.Events); s.sent != nil && n > 0 {
 			s.sent.Add(float64(n))
 		}
-		if _, werr := s.w.Write(s.buf.Bytes()); werr != nil || err != nil {
+		if _, werr := s.w.Write(s.buf); werr != nil || err != nil {
 			s.flusher.Flush()
 			return
 		}
@@ -207,18 +198,19 @@ func (s *stream) encodeBatch(batch watch.Batch) error {
 }
 
 func (s *stream) encodeEvent(e watch.Event) error {
-	if s.asStored() {
-		fmt.Fprintf(&s.buf, `{"type":%q,"object":`, eventName(e.Type))
-		s.buf.Write(e.Value())
-		s.buf.WriteString("}\n")
+	form := s.form()
+	switch {
+	case form != nil && s.out.Part == nil:
+		s.frame(eventName(e.Type), form.Object(nil, s.kind, e.Value()))
 		return nil
-	}
-	if s.asStoredProtobuf() && e.Type != watch.Left {
-		body, err := s.encodeProtobuf(e.Object)
+	case form != nil && e.Type != watch.Left: // then the part has another revision
+		part, err := s.part(e.Object)
 		if err != nil {
 			return err
 		}
-		return s.frame(eventName(e.Type), body)
+		s.room = form.Object(s.room[:0], s.kind, part)
+		s.frame(eventName(e.Type), s.room)
+		return nil
 	}
 	obj, err := s.codec().DecodeStored(e.Value(), s.resource.StorageKind())
 	if err != nil {
@@ -227,34 +219,19 @@ func (s *stream) encodeEvent(e watch.Event) error {
 	return s.encodeOther(eventName(e.Type), obj)
 }
 
-// encodeOther writes an event whose object is not sent as it is stored.
+// encodeOther writes an event whose object is not put together from parts.
 func (s *stream) encodeOther(name string, obj runtime.Object) error {
 	body, err := s.encodeObject(obj)
 	s.headed = true
 	if err != nil {
 		return err
 	}
-	return s.frame(name, body)
+	s.frame(name, body)
+	return nil
 }
 
 // frame writes an event in the stream's format.
-func (s *stream) frame(name string, body []byte) error {
-	info := s.out.info
-	if info.StreamSerializer == nil || info.MediaType == codec.JSON {
-		fmt.Fprintf(&s.buf, `{"type":%q,"object":`, name)
-		s.buf.Write(bytes.TrimSuffix(body, []byte("\n")))
-		s.buf.WriteString("}\n")
-		return nil
-	}
-	event := &metav1.WatchEvent{Type: name, Object: runtime.RawExtension{Raw: body}}
-	framer := info.StreamSerializer.NewFrameWriter(&s.buf)
-	var one bytes.Buffer
-	if err := info.StreamSerializer.Encode(event, &one); err != nil {
-		return err
-	}
-	_, err := framer.Write(one.Bytes())
-	return err
-}
+func (s *stream) frame(name string, object []byte) { s.buf = s.out.Form.Event(s.buf, name, object) }
 
 // encodeBookmark says up to where the client has seen everything; the one that
 // ends the initial state says that, too.
@@ -278,7 +255,8 @@ func (s *stream) encodeBookmark(batch watch.Batch) error {
 	if err != nil {
 		return err
 	}
-	return s.frame("BOOKMARK", body)
+	s.frame("BOOKMARK", body)
+	return nil
 }
 
 // encodeError writes the event that ends a watch that cannot go on.
@@ -289,10 +267,7 @@ func (s *stream) encodeError(err error) {
 	}
 	status.Kind, status.APIVersion = "Status", "v1"
 	body, err := s.codec().Encode(s.out.info, status, metav1.SchemeGroupVersion)
-	if err == nil {
-		err = s.frame("ERROR", body)
-	}
-	if err != nil {
-		s.buf.Reset() // the stream ends either way
+	if err == nil { // the stream ends either way
+		s.frame("ERROR", body)
 	}
 }
