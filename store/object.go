@@ -43,7 +43,8 @@ type derived struct {
 
 // in finds a representation; nil when there is none yet.
 func (d *derived) in(form string) *derived {
-	for ; d != nil && d.form != form; d = d.next {
+	for d != nil && d.form != form {
+		d = d.next
 	}
 	return d
 }

@@ -40,9 +40,8 @@ func (c *call) negotiate() (representation, error) {
 	if c.info.Verb == "list" || c.info.Verb == "watch" {
 		offered = append(offered, codec.StreamTypes()...)
 	}
-	if !c.knows(offered) {
-		return representation{}, outside{apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "",
-			"406: Not Acceptable\n\nAvailable representations: "+strings.Join(offered, ", "), 0, false)}
+	if err := Offer(c.r, offered); err != nil {
+		return representation{}, err
 	}
 	return c.accepted(codec.Representations, true)
 }
@@ -79,20 +78,22 @@ func refused(message string) error {
 	}}
 }
 
-// knows says that the client names a media type that is offered. Compat: this
-// first look takes names literally, so that application/* is none.
-func (c *call) knows(offered []string) bool {
-	header := c.r.Header.Get("Accept")
+// Offer says which media types there are, as an error when the client names
+// none of them. Compat: this first look takes names literally, so that
+// application/* is none.
+func Offer(r *http.Request, offered []string) error {
+	header := r.Header.Get("Accept")
 	if header == "" {
-		return true
+		return nil
 	}
 	for accept := range strings.SplitSeq(header, ",") {
 		name, _, _ := strings.Cut(accept, ";")
 		if name = strings.TrimSpace(name); name == "*/*" || slices.Contains(offered, name) {
-			return true
+			return nil
 		}
 	}
-	return false
+	return outside{apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "",
+		"406: Not Acceptable\n\nAvailable representations: "+strings.Join(offered, ", "), 0, false)}
 }
 
 // represent reads the parameters that a client asks for a representation with;
