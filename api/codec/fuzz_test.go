@@ -1,17 +1,17 @@
 package codec_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"setpoint.dev/setpoint/api/codec"
 )
 
 // fuzzBodies reads bytes as a body of any built-in kind. Nothing panics, and
-// what can be read can be written down and is read the same again.
+// what can be read can be written down, is read again, and written the same.
 func fuzzBodies(f *testing.F, media ...string) {
 	all := served()
 	for i, s := range all {
@@ -43,9 +43,11 @@ func fuzzBodies(f *testing.F, media ...string) {
 				if err != nil {
 					t.Fatalf("%s: what was written cannot be read: %v\n%q", name, err, again)
 				}
-				if !equality.Semantic.DeepEqual(obj, got) {
-					twice, err := s.Encode(info, got.DeepCopyObject(), s.kind.GroupVersion())
-					t.Fatalf("%s: read as\n%q\nand then as\n%q (%v)", name, again, twice, err)
+				// Not the objects are compared: some keep the bytes of what they
+				// do not know, which are written in another order.
+				twice, err := s.Encode(info, got, s.kind.GroupVersion())
+				if err != nil || !bytes.Equal(again, twice) {
+					t.Fatalf("%s: written as\n%q\nand then as\n%q (%v)", name, again, twice, err)
 				}
 			}
 		}
