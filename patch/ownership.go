@@ -31,8 +31,10 @@ type scope struct {
 // NewOwnership returns the ownership of a scheme's kinds.
 func NewOwnership(scheme *runtime.Scheme) *Ownership {
 	return &Ownership{
-		scheme:   scheme,
-		types:    sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme) }),
+		scheme: scheme,
+		types: sync.OnceValue(func() managedfields.TypeConverter {
+			return withScale{applyconfigurations.NewTypeConverter(scheme)}
+		}),
 		managers: map[scope]*managedfields.FieldManager{},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 
+	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/server/rest"
 )
 
@@ -34,8 +35,12 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		rest.WriteError(w, r, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false))
 		return
 	}
+	if err := rest.Offer(r, []string{codec.JSON}); err != nil {
+		rest.WriteError(w, r, err)
+		return
+	}
 	body, _ := json.MarshalIndent(version, "", "  ") // of texts
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", codec.JSON)
 	_, _ = w.Write(body) // the client has gone
 }
 

@@ -429,6 +429,12 @@ func TestLimits(t *testing.T) {
 		{"deep JSON", "POST", "/api/v1/namespaces/default/configmaps", "application/json", `{"data":` + deep(100_000) + `}`, "", []int{400}},
 		{"deep YAML", "POST", "/api/v1/namespaces/default/configmaps", "application/yaml", "data: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), "", []int{400}},
 		{"a deep apply", "PATCH", "/api/v1/namespaces/default/configmaps/x?fieldManager=m", "application/apply-patch+yaml", deep(100_000), "", []int{400}},
+		{"deep CBOR", "POST", "/api/v1/namespaces/default/configmaps", "application/cbor", "\xa1\x64data" + strings.Repeat("\x81", 100_000) + "\x00", "", []int{400}},
+		{"deep tags in CBOR", "POST", "/api/v1/namespaces/default/configmaps", "application/cbor", strings.Repeat("\xd9\xd9\xf7", 100_000) + "\xa0", "", []int{400}},
+		{"CBOR that promises much", "POST", "/api/v1/namespaces/default/configmaps", "application/cbor", "\xa1\x64data\x9b\x7f\xff\xff\xff\xff\xff\xff\xff", "", []int{400}},
+		{"a big body of CBOR", "POST", "/api/v1/namespaces/default/configmaps", "application/cbor", "\xa1\x64data\x7a\x00\x40\x00\x00" + strings.Repeat("a", 4<<20), "", []int{413}},
+		{"a deep apply in CBOR", "PATCH", "/api/v1/namespaces/default/configmaps/x?fieldManager=m", "application/apply-patch+cbor", "\xa1\x64data" + strings.Repeat("\x81", 100_000) + "\x00", "", []int{400}},
+		{"protobuf that promises much", "POST", "/api/v1/namespaces/default/configmaps", "application/vnd.kubernetes.protobuf", "k8s\x00\x12\xff\xff\xff\xff\x07", "", []int{400}},
 		{"a deep merge patch", "PATCH", "/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "application/merge-patch+json", deep(100_000), "", []int{400, 404}},
 		{"many operations", "PATCH", "/api/v1/namespaces/default", "application/json-patch+json", "[" + strings.Repeat(`{"op":"test","path":"/kind","value":"Namespace"},`, 10_001) + `{"op":"test","path":"/kind","value":"Namespace"}]`, "", []int{413}},
 	} {

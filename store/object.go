@@ -32,7 +32,22 @@ type Object struct {
 	revAt  int32 // where the revision's text lies in the value; -1: nowhere
 	flags  uint32
 
-	derived atomic.Pointer[[]byte]
+	derived atomic.Pointer[derived]
+}
+
+// derived is an object in one other representation, and what it has in others.
+type derived struct {
+	form  string
+	bytes []byte
+	next  *derived
+}
+
+// in finds a representation; nil when there is none yet.
+func (d *derived) in(form string) *derived {
+	for d != nil && d.form != form {
+		d = d.next
+	}
+	return d
 }
 
 // Index is what selection needs to know of an object. The store keeps it
@@ -59,24 +74,26 @@ func (o *Object) Value() []byte {
 	return o.data[o.keyLen:end:end]
 }
 
-// Derived is the object in one other representation: made by derive when it is
-// first asked for, and kept with the object. Everybody must ask with the same
-// derive, which must not ask for another object's. The caller must not change what it gets.
-func (o *Object) Derived(derive func(*Object) ([]byte, error)) ([]byte, error) {
-	if b := o.derived.Load(); b != nil {
-		return *b, nil
+// Derived is the object in another representation, such as protobuf: made by
+// derive when that form is first asked for, and kept with the object.
+// Everybody must ask for a form with the same derive, which must not ask for
+// another object's; there should be few forms. The caller must not change what
+// it gets.
+func (o *Object) Derived(form string, derive func(*Object) ([]byte, error)) ([]byte, error) {
+	if have := o.derived.Load().in(form); have != nil {
+		return have.bytes, nil
 	}
 	m := &deriving[uint64(o.Rev)%uint64(len(deriving))]
 	m.Lock()
 	defer m.Unlock()
-	if b := o.derived.Load(); b != nil {
-		return *b, nil
+	if have := o.derived.Load().in(form); have != nil {
+		return have.bytes, nil // somebody else was faster
 	}
 	b, err := derive(o)
 	if err != nil {
 		return nil, err
 	}
-	o.derived.Store(&b)
+	o.derived.Store(&derived{form: form, bytes: b, next: o.derived.Load()})
 	return b, nil
 }
 

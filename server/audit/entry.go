@@ -15,11 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	internal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"sigs.k8s.io/yaml"
+
+	"setpoint.dev/setpoint/api/codec"
 )
 
 // maxBody bounds the bytes that are kept of a body in either direction. Of a
@@ -160,7 +163,7 @@ func (e *Entry) logAsked() {
 	}
 	raw := e.asked.buf.Bytes()
 	if e.attrs.GetVerb() == "patch" {
-		if patch, err := yaml.YAMLToJSON(raw); err == nil {
+		if patch, err := patchText(raw, e.askedType); err == nil {
 			audit.LogRequestPatch(e.ctx, patch)
 		}
 		return
@@ -208,30 +211,55 @@ func (e *Entry) logAnswered() {
 	}
 }
 
-// object reads a body of any representation that kinds have.
-func object(raw []byte, contentType string) (runtime.Object, error) {
+// mediaType is a content type without its parameters.
+func mediaType(contentType string) string {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
-		media = contentType
+		return contentType
 	}
-	switch media {
-	case "", runtime.ContentTypeJSON:
-	case runtime.ContentTypeYAML:
-		if raw, err = yaml.YAMLToJSON(raw); err != nil {
-			return nil, err
-		}
-	default:
-		typed, kind, err := legacyscheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		typed.GetObjectKind().SetGroupVersionKind(*kind)
-		if raw, err = json.Marshal(typed); err != nil {
-			return nil, err
-		}
+	return media
+}
+
+// patchText is a patch as JSON.
+func patchText(raw []byte, contentType string) ([]byte, error) {
+	in := codec.Applied(types.PatchType(mediaType(contentType)))
+	if in == nil {
+		return yaml.YAMLToJSON(raw) // it is JSON, or the answer says that it is not
+	}
+	fields, err := in.Fields(raw, false)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
+}
+
+// typedFields reads a body that only makes sense with its type.
+func typedFields(raw []byte) (map[string]any, error) {
+	typed, kind, err := legacyscheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	typed.GetObjectKind().SetGroupVersionKind(*kind)
+	if raw, err = json.Marshal(typed); err != nil {
+		return nil, err
+	}
+	return codec.Find(codec.JSON).Fields(raw, false)
+}
+
+// object reads a body of any representation that kinds have.
+func object(raw []byte, contentType string) (runtime.Object, error) {
+	in := codec.Find(mediaType(contentType))
+	if contentType == "" {
+		in = codec.Find(codec.JSON)
 	}
 	var content map[string]any
-	if err := json.Unmarshal(raw, &content); err != nil {
+	var err error
+	if in != nil && in.Fields != nil {
+		content, err = in.Fields(raw, false)
+	} else {
+		content, err = typedFields(raw)
+	}
+	if err != nil {
 		return nil, err
 	}
 	u := &unstructured.Unstructured{Object: content}

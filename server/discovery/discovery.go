@@ -65,7 +65,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusMethodNotAllowed, "")
 		return
 	}
-	media, all := accepted(r.Header.Get("Accept"))
+	media, all := accepted(r.Header.Get("Accept"), s.offered(path))
 	if media == "" {
 		s.refuseMedia(w, r, path)
 		return
@@ -104,15 +104,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // the client has gone
 }
 
-// accepted is the media type that a client wants, and whether it wants the
-// aggregated form.
-func accepted(header string) (media string, all bool) {
+// accepted is the offered media type that a client wants, and whether it wants
+// the aggregated form.
+func accepted(header string, offered []string) (media string, all bool) {
 	for _, a := range goautoneg.ParseAccept(header) {
 		media := a.Type + "/" + a.SubType
 		if media == "*/*" || media == "application/*" {
 			return codec.JSON, false
 		}
-		if media != codec.JSON && media != codec.Protobuf && media != codec.YAML {
+		if !slices.Contains(offered, media) {
 			continue
 		}
 		if a.Params["g"] == "apidiscovery.k8s.io" {
@@ -129,8 +129,14 @@ func accepted(header string) (media string, all bool) {
 	return "", false
 }
 
-// mediaTypes are what documents are served as.
-var mediaTypes = strings.Join([]string{codec.JSON, codec.YAML, codec.Protobuf}, ", ")
+// offered are the media types that a document is served as. Compat: the lists
+// of groups and versions have fewer than the resources of a version.
+func (s *Server) offered(path string) []string {
+	if path == "/api" || s.isGroup(path) {
+		return codec.MediaTypes(codec.Basics())
+	}
+	return codec.MediaTypes(codec.Representations)
+}
 
 // isGroup says that the path is that of the list of groups, or of one.
 func (s *Server) isGroup(path string) bool {
@@ -143,6 +149,7 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, message string) {
 }
 
 func (s *Server) refuseMedia(w http.ResponseWriter, r *http.Request, path string) {
+	mediaTypes := strings.Join(s.offered(path), ", ")
 	if !s.isGroup(path) {
 		refuse(w, r, http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+mediaTypes)
 		return

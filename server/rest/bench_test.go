@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/server/rest"
 	"setpoint.dev/setpoint/server/route"
@@ -105,16 +106,46 @@ func BenchmarkList(b *testing.B) {
 		for i := range objects {
 			d.create(fmt.Sprintf("m-%04d", i), size)
 		}
-		for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-			b.Run(fmt.Sprintf("%dKiB/%s", size>>10, media[strings.LastIndexByte(media, '.')+1:]), func(b *testing.B) {
-				r := d.request(b.Context(), http.MethodGet, "/api/v1/configmaps", media, "")
-				d.ServeHTTP(&discard{header: http.Header{}}, r) // protobuf is made at the first
+		for _, r := range codec.Representations {
+			if r.Form == nil {
+				continue
+			}
+			b.Run(fmt.Sprintf("%dKiB/%s", size>>10, r.MediaType[strings.LastIndexAny(r.MediaType, "./")+1:]), func(b *testing.B) {
+				r := d.request(b.Context(), http.MethodGet, "/api/v1/configmaps", r.MediaType, "")
+				d.ServeHTTP(&discard{header: http.Header{}}, r) // parts are made at the first
 				b.ReportAllocs()
 				for b.Loop() {
 					d.ServeHTTP(&discard{header: http.Header{}}, r)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/objects, "ns/object")
 			})
+		}
+	}
+}
+
+// What a list costs in memory does not depend on how many objects there are,
+// once their parts are made: a handful of allocations, in every form.
+func TestListsAllocateNothingPerObject(t *testing.T) {
+	const objects = 300
+	d := newDirect(t)
+	for i := range objects {
+		d.create(fmt.Sprintf("m-%04d", i), 1<<10)
+	}
+	for _, r := range codec.Representations {
+		if r.Form == nil {
+			continue
+		}
+		request := d.request(t.Context(), http.MethodGet, "/api/v1/configmaps", r.MediaType, "")
+		list := func() {
+			w := &discard{header: http.Header{}}
+			d.ServeHTTP(w, request)
+			if w.code != http.StatusOK || w.bytes < objects<<10 {
+				t.Fatalf("%s: %d with %d bytes", r.MediaType, w.code, w.bytes)
+			}
+		}
+		list()
+		if n := testing.AllocsPerRun(20, list); n >= objects/2 {
+			t.Errorf("%s: %v allocations for %d objects", r.MediaType, n, objects)
 		}
 	}
 }

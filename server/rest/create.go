@@ -64,11 +64,7 @@ func (c *call) read() (runtime.Object, *metav1.CreateOptions, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	kind := c.kind
-	if c.sub != nil {
-		kind = c.sub.KindIn(c.groupVersion())
-	}
-	obj, err := c.decode(body, options.FieldValidation, kind)
+	obj, err := c.decode(body, options.FieldValidation, c.spoken())
 	if err != nil {
 		return nil, nil, err
 	}

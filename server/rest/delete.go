@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
-	"sigs.k8s.io/yaml"
 
 	"setpoint.dev/setpoint/store"
 )
@@ -34,12 +32,7 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 		}
 		// Compat: clients may send the options in any group's version.
 		kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
-		if text, err := yaml.YAMLToJSON(body); err == nil && info.EncodesAsText {
-			if _, said, err := kindIn(text); err == nil && said == kind.Kind {
-				return c.readDeleteOptions(text)
-			}
-		}
-		obj, _, err := info.Serializer.Decode(body, &kind, o)
+		obj, err := metaCodec().DecodeInto(info, body, kind, o)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -50,14 +43,6 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 		o = decoded
 	} else if err := c.options(o); err != nil {
 		return nil, err
-	}
-	return o, invalidOptions("DeleteOptions", metav1validation.ValidateDeleteOptions(o))
-}
-
-func (c *call) readDeleteOptions(text []byte) (*metav1.DeleteOptions, error) {
-	o := &metav1.DeleteOptions{}
-	if err := json.Unmarshal(text, o); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return o, invalidOptions("DeleteOptions", metav1validation.ValidateDeleteOptions(o))
 }
@@ -123,18 +108,7 @@ func (c *call) deleteObject(options *metav1.DeleteOptions) (deleted bool, stored
 }
 
 func (c *call) deleteOnce(options *metav1.DeleteOptions) (bool, *store.Object, error) {
-	sn, err := c.snapshot()
-	if err != nil {
-		return false, nil, err
-	}
-	have, err := sn.Get(c.ctx, c.resource.Table, c.key())
-	if err != nil {
-		return false, nil, err
-	}
-	if have == nil {
-		return false, nil, c.notFound()
-	}
-	obj, err := c.stored(have)
+	have, obj, err := c.load()
 	if err != nil {
 		return false, nil, err
 	}

@@ -20,10 +20,18 @@ import (
 // errNoPage says that nothing is served under the path.
 var errNoPage = errors.New("404 page not found")
 
+// outside is an error of the way to a kind. Compat: it is told in the
+// representations that do not depend on one.
+type outside struct {
+	error
+}
+
+func (e outside) Unwrap() error { return e.error }
+
 // notServed is the answer to a path or method that a served group version does
 // not have.
 func notServed(code int) error {
-	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", http.StatusText(code), 0, false)
+	return outside{apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", http.StatusText(code), 0, false)}
 }
 
 // nothingHere is the answer to a resource that is not served. Compat: a served
@@ -87,7 +95,11 @@ func (c *call) fail(err error) {
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
 		c.w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
 	}
-	out, err := c.plainly()
+	offered := codec.Representations
+	if _, is := errors.AsType[outside](err); is {
+		offered = codec.Basics()
+	}
+	out, err := c.accepted(offered, false)
 	if err != nil {
 		c.writeRaw(int(status.Code), status)
 		return
@@ -100,7 +112,7 @@ func (c *call) fail(err error) {
 // Compat: it reads indented JSON.
 func (c *call) writeRaw(code int, status *metav1.Status) {
 	body, _ := json.MarshalIndent(status, "", "  ") // of texts and numbers
-	c.out = representation{info: runtime.SerializerInfo{MediaType: codec.JSON}}
+	c.out = representation{Representation: codec.Find(codec.JSON)}
 	c.writeBody(code, body)
 }
 
@@ -127,7 +139,7 @@ func (c *call) writeObject(code int, obj runtime.Object) {
 // WriteError answers a request that did not get as far as a verb.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	c := &call{Handler: &Handler{codecs: shared}, ctx: r.Context(), w: w, r: r, info: &route.Request{}}
-	c.fail(err)
+	c.fail(outside{err})
 }
 
 // shared speaks to clients whose request did not get as far as a handler.

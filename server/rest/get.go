@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"setpoint.dev/setpoint/store"
 )
@@ -23,14 +24,34 @@ func (c *call) get() error {
 	if err := notOlder(sn, options.ResourceVersion); err != nil {
 		return err
 	}
-	o, err := sn.Get(c.ctx, c.resource.Table, c.key())
+	o, err := c.find(sn)
 	if err != nil {
 		return err
 	}
-	if o == nil {
-		return c.notFound()
-	}
 	return c.respond(http.StatusOK, o)
+}
+
+// find is the object that the request names, in a snapshot.
+func (c *call) find(sn *store.Snapshot) (*store.Object, error) {
+	o, err := sn.Get(c.ctx, c.resource.Table, c.key())
+	if err == nil && o == nil {
+		err = c.notFound()
+	}
+	return o, err
+}
+
+// load finds and decodes the object that the request names, as it is now.
+func (c *call) load() (*store.Object, runtime.Object, error) {
+	sn, err := c.snapshot()
+	if err != nil {
+		return nil, nil, err
+	}
+	have, err := c.find(sn)
+	if err != nil {
+		return nil, nil, err
+	}
+	obj, err := c.stored(have)
+	return have, obj, err
 }
 
 // notOlder checks that the snapshot is at least as new as a client asks for.

@@ -160,7 +160,6 @@ type page struct {
 	objects   []*store.Object
 	next      string // token for the part that follows; "" when there is none
 	remaining *int64
-	size      int // bytes of the objects
 }
 
 func (c *call) page(q *query) (*page, error) {
@@ -196,7 +195,6 @@ func (c *call) page(q *query) (*page, error) {
 			continue
 		}
 		p.objects = append(p.objects, o)
-		p.size += len(o.Value())
 	}
 	if more > 0 {
 		p.next = c.tokenAfter(int64(p.rev), p.objects[len(p.objects)-1].Key())

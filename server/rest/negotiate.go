@@ -17,110 +17,107 @@ import (
 
 // representation is the form in which the client wants its answer.
 type representation struct {
+	*codec.Representation
 	info runtime.SerializerInfo
 	// as is the kind to answer with instead of the object's own: Table,
 	// PartialObjectMetadata or PartialObjectMetadataList; "" for none.
 	as string
 	// version is that of the kind in as: v1 or v1beta1.
 	version string
-	pretty  bool
+	// pretty asks for an indented answer, in a form that has one.
+	pretty bool
 }
-
-func (r representation) media() string { return r.info.MediaType }
 
 // metaVersion is the version of the kind in as.
 func (r representation) metaVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: metav1.GroupName, Version: r.version}
 }
 
-// plain says that stored bytes can be handed out as they are.
-func (r representation) plain() bool {
-	return r.as == "" && !r.pretty && r.info.MediaType == codec.JSON
-}
-
 // negotiate picks the first representation of the Accept header that can be
 // made. Nothing asked for means JSON.
 func (c *call) negotiate() (representation, error) {
-	offered := mediaTypes
+	offered := codec.MediaTypes(codec.Representations)
 	if c.info.Verb == "list" || c.info.Verb == "watch" {
-		offered = slices.Concat(mediaTypes, streamTypes)
+		offered = append(offered, codec.StreamTypes()...)
 	}
-	if !c.knows(offered) {
-		return representation{}, apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "",
-			"406: Not Acceptable\n\nAvailable representations: "+strings.Join(offered, ", "), 0, false)
+	if err := Offer(c.r, offered); err != nil {
+		return representation{}, err
 	}
-	return c.accepted(true)
+	return c.accepted(codec.Representations, true)
 }
 
-// plainly is the representation of what has no other form: a Status.
-func (c *call) plainly() (representation, error) { return c.accepted(false) }
-
-func (c *call) accepted(mayTransform bool) (representation, error) {
+// accepted picks among offered representations. What mayTransform can be
+// answered as another kind, too.
+func (c *call) accepted(offered []*codec.Representation, mayTransform bool) (representation, error) {
 	header := c.r.Header.Get("Accept")
 	if header == "" {
-		return c.represent(codec.JSON, nil)
+		header = offered[0].MediaType
 	}
 	for _, accept := range goautoneg.ParseAccept(header) {
-		media := accept.Type + "/" + accept.SubType
-		switch media {
-		case "*/*", "application/*":
-			media = codec.JSON
-		}
-		r, err := c.represent(media, accept.Params)
-		if err == nil && (r.as == "" || mayTransform) {
-			return r, nil
+		for _, r := range offered {
+			name := accept.Type + "/" + accept.SubType
+			if name != r.MediaType && name != "application/*" && name != "*/*" {
+				continue
+			}
+			if out, ok := c.represent(r, accept.Params, mayTransform); ok {
+				return out, nil
+			}
 		}
 	}
-	return representation{}, notAcceptable("only the following media types are accepted: " + strings.Join(mediaTypes, ", "))
+	return representation{}, notAcceptable(codec.MediaTypes(offered))
 }
 
-func notAcceptable(message string) error {
+// notAcceptable says what would be.
+func notAcceptable(offered []string) error {
+	return refused("only the following media types are accepted: " + strings.Join(offered, ", "))
+}
+
+func refused(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,
 	}}
 }
 
-// knows says that the client names a media type that is offered. Compat: this
-// first look takes names literally, so that application/* is none.
-func (c *call) knows(offered []string) bool {
-	header := c.r.Header.Get("Accept")
+// Offer says which media types there are, as an error when the client names
+// none of them. Compat: this first look takes names literally, so that
+// application/* is none.
+func Offer(r *http.Request, offered []string) error {
+	header := r.Header.Get("Accept")
 	if header == "" {
-		return true
+		return nil
 	}
 	for accept := range strings.SplitSeq(header, ",") {
 		name, _, _ := strings.Cut(accept, ";")
 		if name = strings.TrimSpace(name); name == "*/*" || slices.Contains(offered, name) {
-			return true
+			return nil
 		}
 	}
-	return false
+	return outside{apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "",
+		"406: Not Acceptable\n\nAvailable representations: "+strings.Join(offered, ", "), 0, false)}
 }
 
-var (
-	mediaTypes  = []string{codec.JSON, codec.YAML, codec.Protobuf}
-	streamTypes = []string{codec.JSON + ";stream=watch", codec.Protobuf + ";stream=watch"}
-)
-
-func (c *call) represent(media string, params map[string]string) (representation, error) {
-	info, err := c.codec().Media(media)
+// represent reads the parameters that a client asks for a representation with;
+// false when it cannot be had with them.
+func (c *call) represent(r *codec.Representation, params map[string]string, mayTransform bool) (representation, bool) {
+	info, err := c.codec().Media(r.MediaType)
 	if err != nil {
-		return representation{}, err
+		return representation{}, false
 	}
-	r := representation{info: info, pretty: c.pretty()}
-	as, asked := params["as"]
-	if !asked {
-		return r, nil
+	out := representation{Representation: r, info: info, pretty: (params["pretty"] == "1" || c.pretty()) && info.PrettySerializer != nil}
+	if stream := params["stream"]; stream != "" && (stream != "watch" || r.Stream == "") {
+		return out, false
 	}
-	if params["g"] != metav1.GroupName || params["v"] != "v1" && params["v"] != "v1beta1" {
-		return r, &codec.UnsupportedError{MediaType: media}
+	_, as := params["as"]
+	_, g := params["g"]
+	_, v := params["v"]
+	if !as && !g && !v {
+		return out, true
 	}
-	switch {
-	case as == "Table" && media != codec.Protobuf && !c.onlyAsked(), as == "PartialObjectMetadata", as == "PartialObjectMetadataList":
-		r.as, r.version = as, params["v"]
-		return r, nil
-	default:
-		return r, &codec.UnsupportedError{MediaType: media}
+	out.as, out.version = params["as"], params["v"]
+	if !mayTransform || params["g"] != metav1.GroupName || out.version != "v1" && out.version != "v1beta1" {
+		return out, false
 	}
+	return out, out.as == "Table" && r.Tables && !c.onlyAsked() || out.as == "PartialObjectMetadata" || out.as == "PartialObjectMetadataList"
 }
 
 // pretty says that a person is reading.

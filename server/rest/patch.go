@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/patch"
@@ -49,10 +48,11 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		strategy: strategy, retry: true, manager: c.manager(options.FieldManager),
 		options: &metav1.UpdateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation},
 	}
-	switch kind {
-	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
+	applies := codec.Applied(kind)
+	switch {
+	case kind == types.JSONPatchType, kind == types.MergePatchType, kind == types.StrategicMergePatchType:
 		ch.make = func(old runtime.Object) (runtime.Object, error) {
-			obj, err := c.patched(c.kind, kind, old, body, options.FieldValidation)
+			obj, err := c.patched(c.spoken(), kind, old, body, options.FieldValidation)
 			if err == nil {
 				err = c.sameName(obj)
 			}
@@ -61,15 +61,18 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 			}
 			return owned.UpdateNoErrors(old, obj, ch.manager), nil
 		}
-	case types.ApplyYAMLPatchType:
+	case applies != nil:
 		ch.mayCreate, ch.applies = c.sub == nil, true
 		ch.manager = options.FieldManager
-		ch.make, err = c.applied(body, options, owned)
+		ch.make, err = c.applied(applies, body, options, owned)
 		if err != nil {
 			return err
 		}
 	default:
 		return unknownPatch()
+	}
+	if c.scales() {
+		ch.make = c.throughScale(ch.make)
 	}
 	code, stored, err := c.change(ch)
 	if err != nil {
@@ -80,7 +83,7 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 
 // unknownPatch is the answer to a patch of a type that there is not.
 func unknownPatch() error {
-	return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "", "415: Unsupported Media Type", 0, false)
+	return outside{apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "", "415: Unsupported Media Type", 0, false)}
 }
 
 // patched applies a patch to an object, in the version that the request speaks.
@@ -267,17 +270,19 @@ func (c *call) named(m metav1.Object) error {
 	}
 }
 
-// applied returns the change that an apply makes.
-func (c *call) applied(body []byte, options *metav1.PatchOptions, owned *managedfields.FieldManager) (func(runtime.Object) (runtime.Object, error), error) {
+// applied returns the change that an apply makes. Compat: whatever it is in, it
+// is called YAML.
+func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *managedfields.FieldManager) (func(runtime.Object) (runtime.Object, error), error) {
 	wanted := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
+	var err error
+	if wanted.Object, err = in.Fields(body, false); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
 	force := options.Force != nil && *options.Force
 	return func(old runtime.Object) (runtime.Object, error) {
 		obj, err := owned.Apply(old, wanted.DeepCopy(), options.FieldManager, force)
 		if err == nil {
-			err = c.strictApply(body, options.FieldValidation)
+			err = c.strictApply(in, body, options.FieldValidation)
 		}
 		if err != nil {
 			return nil, err
@@ -288,11 +293,11 @@ func (c *call) applied(body []byte, options *metav1.PatchOptions, owned *managed
 
 // strictApply looks for what is twice in an applied manifest. Compat: whether
 // it can be applied at all is said first.
-func (c *call) strictApply(body []byte, directive string) error {
+func (c *call) strictApply(in *codec.Representation, body []byte, directive string) error {
 	if directive == metav1.FieldValidationIgnore {
 		return nil
 	}
-	err := yaml.UnmarshalStrict(body, &map[string]any{})
+	_, err := in.Fields(body, true)
 	switch {
 	case err == nil:
 	case directive == metav1.FieldValidationStrict:

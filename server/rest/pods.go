@@ -10,15 +10,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
-
-	"setpoint.dev/setpoint/store"
 )
 
 // bind assigns a pod to a node.
@@ -121,23 +118,6 @@ func (c *call) bindOnce(b *core.Binding, p preconditions, dryRun bool) error {
 	podutil.UpdatePodCondition(&pod.Status, &core.PodCondition{Type: core.PodScheduled, Status: core.ConditionTrue})
 	_, err = c.rewrite(pod, have, dryRun)
 	return err
-}
-
-// load finds and decodes the object that the request names.
-func (c *call) load() (*store.Object, runtime.Object, error) {
-	sn, err := c.snapshot()
-	if err != nil {
-		return nil, nil, err
-	}
-	have, err := sn.Get(c.ctx, c.resource.Table, c.key())
-	if err != nil {
-		return nil, nil, err
-	}
-	if have == nil {
-		return nil, nil, c.notFound()
-	}
-	obj, err := c.stored(have)
-	return have, obj, err
 }
 
 // token makes a token for a service account.

@@ -22,14 +22,24 @@ import (
 
 // respond answers with one object.
 func (c *call) respond(code int, o *store.Object) error {
-	if c.asStored() {
-		c.writeBody(code, o.Value(), newline)
+	if form := c.form(); form != nil {
+		part, err := c.part(o)
+		if err != nil {
+			return err
+		}
+		f := frames.Get().(*frame)
+		defer f.release()
+		c.writeBody(code, f.put(form, c, part), []byte(form.End()))
 		return nil
 	}
-	if c.asStoredProtobuf() {
-		return c.respondProtobuf(code, o)
+	obj, err := c.stored(o)
+	if err == nil && c.scales() {
+		obj, err = c.sub.Scale.Get(obj)
 	}
-	body, err := c.encode(o)
+	if err != nil {
+		return err
+	}
+	body, err := c.encodeObject(obj)
 	if err != nil {
 		return err
 	}
@@ -37,27 +47,37 @@ func (c *call) respond(code int, o *store.Object) error {
 	return nil
 }
 
-var newline = []byte("\n")
-
-// asStored says that the answer's objects are the bytes that are stored.
-func (c *call) asStored() bool { return c.out.plain() && c.groupVersion() == c.resource.Storage }
-
-// encode is an object in the representation asked for, which is not the
-// stored one.
-func (c *call) encode(o *store.Object) ([]byte, error) {
-	if c.asStoredProtobuf() {
-		return c.encodeProtobuf(o)
+// form puts the answer together from parts that are stored, or kept with what
+// is stored; nil when the answer is made of the objects themselves.
+func (c *call) form() codec.Form {
+	if c.out.as != "" || c.out.pretty || c.groupVersion() != c.resource.Storage || c.scales() {
+		return nil
 	}
-	obj, err := c.stored(o)
-	if err != nil {
-		return nil, err
+	return c.out.Form
+}
+
+// part is a stored object's part of an answer: what is stored, or what was made
+// of it when somebody first asked.
+func (c *call) part(o *store.Object) ([]byte, error) {
+	if c.out.Part == nil {
+		return o.Value(), nil
 	}
-	return c.encodeObject(obj)
+	return o.Derived(c.out.MediaType, func(o *store.Object) ([]byte, error) {
+		obj, err := c.stored(o)
+		if err != nil {
+			return nil, err
+		}
+		versioned, err := c.resource.Scheme.ConvertToVersion(obj, c.resource.Storage)
+		if err != nil {
+			return nil, err
+		}
+		return c.out.Part(versioned)
+	})
 }
 
 // encodeObject writes an object of the internal type as asked for.
 func (c *call) encodeObject(obj runtime.Object) ([]byte, error) {
-	version, speaks := c.groupVersion(), c.codec()
+	version, speaks := c.spoken().GroupVersion(), c.codec()
 	switch c.out.as {
 	case "Table":
 		t, err := c.table(obj)
@@ -66,7 +86,7 @@ func (c *call) encodeObject(obj runtime.Object) ([]byte, error) {
 		}
 		obj, version, speaks = t, c.out.metaVersion(), metaCodec()
 	case "PartialObjectMetadataList":
-		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", obj))
+		return nil, refused(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", obj))
 	case "PartialObjectMetadata":
 		p, err := c.partial(obj)
 		if err != nil {
@@ -74,7 +94,7 @@ func (c *call) encodeObject(obj runtime.Object) ([]byte, error) {
 		}
 		obj, version, speaks = p, c.out.metaVersion(), metaCodec()
 	}
-	info, err := speaks.Media(c.out.media())
+	info, err := speaks.Media(c.out.MediaType)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +137,7 @@ func (c *call) table(obj runtime.Object) (*metav1.Table, error) {
 		case metav1.IncludeNone:
 			row.Object = runtime.RawExtension{}
 		case metav1.IncludeObject:
-			versioned, err := c.resource.Scheme.ConvertToVersion(row.Object.Object, c.groupVersion())
+			versioned, err := c.resource.Scheme.ConvertToVersion(row.Object.Object, c.spoken().GroupVersion())
 			if err != nil {
 				return nil, err
 			}
@@ -139,14 +159,10 @@ func (c *call) table(obj runtime.Object) (*metav1.Table, error) {
 
 // respondList answers with a list.
 func (c *call) respondList(p *page) error {
-	if c.asStored() {
-		c.writeList(p)
-		return nil
-	}
-	if c.asStoredProtobuf() {
-		return c.writeProtobufList(p)
-	}
 	m := metav1.ListMeta{ResourceVersion: strconv.FormatInt(int64(p.rev), 10), Continue: p.next, RemainingItemCount: p.remaining}
+	if form := c.form(); form != nil {
+		return c.writeList(form, p, m)
+	}
 	switch c.out.as {
 	case "PartialObjectMetadataList":
 		return c.respondPartialList(p, m)
@@ -155,7 +171,7 @@ func (c *call) respondList(p *page) error {
 		if err != nil {
 			return err
 		}
-		return notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
+		return refused(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
 	}
 	list, err := c.internalList(p, m)
 	if err != nil {
@@ -183,7 +199,7 @@ func (c *call) respondPartialList(p *page, m metav1.ListMeta) error {
 		list.Items = append(list.Items, *item)
 	}
 	list.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadataList"))
-	info, err := metaCodec().Media(c.out.media())
+	info, err := metaCodec().Media(c.out.MediaType)
 	if err != nil {
 		return err
 	}
@@ -220,33 +236,24 @@ func (c *call) internalList(p *page, m metav1.ListMeta) (runtime.Object, error) 
 	return list, nil
 }
 
-// writeList writes stored bytes one after the other. Compat: items of a list
-// go without their kind.
-func (c *call) writeList(p *page) {
-	w, done := c.open(http.StatusOK, p.size)
-	defer done()
-	header := codec.Header(c.resource.StorageKind())
-	version, _ := c.kind.GroupVersion().WithKind("").ToAPIVersionAndKind()
-	head := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"`, c.resource.Kind+"List", version, p.rev)
-	if p.next != "" {
-		head = fmt.Appendf(head, `,"continue":%q`, p.next)
-	}
-	if p.remaining != nil {
-		head = fmt.Appendf(head, `,"remainingItemCount":%d`, *p.remaining)
-	}
-	head = append(head, `},"items":[`...)
-	// Errors of writing mean that the client has gone; there is nobody to tell.
-	out := buffered(w)
-	_, _ = out.Write(head)
+// writeList puts a list together from the parts of its items.
+func (c *call) writeList(form codec.Form, p *page, m metav1.ListMeta) error {
+	parts := make([][]byte, len(p.objects))
+	size := 0
 	for i, o := range p.objects {
-		if i > 0 {
-			_ = out.WriteByte(',')
+		part, err := c.part(o)
+		if err != nil {
+			return err
 		}
-		_ = out.WriteByte('{')
-		_, _ = out.Write(o.Value()[len(header):])
+		parts[i] = part
+		size += len(part)
 	}
-	_, _ = out.WriteString("]}\n")
-	_ = out.Flush()
+	w, done := c.open(http.StatusOK, size)
+	defer done()
+	out := buffered(w)
+	form.List(out, c.kind, m, parts)
+	_ = out.Flush() // errors mean that the client has gone
+	return nil
 }
 
 // buffered writes in pieces that suit TLS and HTTP/2.
@@ -264,7 +271,7 @@ var gzips = sync.Pool{New: func() any {
 // open begins an answer of about the given size and returns where to write it.
 func (c *call) open(code, size int) (w io.Writer, done func()) {
 	h := c.w.Header()
-	h.Set("Content-Type", c.out.media())
+	h.Set("Content-Type", c.out.MediaType)
 	h.Set("Cache-Control", "no-cache, private")
 	if size < gzipFrom || !strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip") {
 		c.w.WriteHeader(code)

@@ -215,15 +215,17 @@ func (c *call) allows(verb string) bool {
 }
 
 func (c *call) serveSubresource() error {
+	strategy := c.sub.Update
+	if c.scales() {
+		strategy = c.resource.Update
+	}
 	switch {
-	case c.sub.Scale != nil:
-		return c.scale()
-	case c.sub.Update != nil && c.info.Verb == "get":
+	case strategy != nil && c.info.Verb == "get":
 		return c.get()
-	case c.sub.Update != nil && c.info.Verb == "update":
-		return c.update(c.sub.Update)
-	case c.sub.Update != nil && c.info.Verb == "patch":
-		return c.patch(c.sub.Update)
+	case strategy != nil && c.info.Verb == "update":
+		return c.update(strategy)
+	case strategy != nil && c.info.Verb == "patch":
+		return c.patch(strategy)
 	case c.sub.Name == "token":
 		return c.token()
 	case c.sub.Name == "binding":
@@ -240,6 +242,15 @@ func (c *call) key() string { return c.resource.Key(c.info.Namespace, c.info.Nam
 
 func (c *call) groupVersion() schema.GroupVersion { return c.kind.GroupVersion() }
 
+// spoken is the kind that bodies and answers are of: the resource's, unless a
+// subresource has its own.
+func (c *call) spoken() schema.GroupVersionKind {
+	if c.sub == nil {
+		return c.kind
+	}
+	return c.sub.KindIn(c.groupVersion())
+}
+
 // stored decodes a stored object into its internal type, with its revision.
 func (c *call) stored(o *store.Object) (runtime.Object, error) {
 	return c.codec().DecodeStored(o.Value(), c.resource.StorageKind())
@@ -255,7 +266,11 @@ func (c *call) codec() *codec.Codec {
 }
 
 func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*managedfields.FieldManager, error) {
-	return c.codecs.owners(c.resource.Scheme).For(c.kind, c.info.Subresource, fieldpath.NewExcludeFilterSetMap(kinds.ResetFields(strategy)))
+	resets := kinds.ResetFields(strategy)
+	if c.scales() {
+		resets = nil // they are the object's
+	}
+	return c.codecs.owners(c.resource.Scheme).For(c.spoken(), c.info.Subresource, fieldpath.NewExcludeFilterSetMap(resets))
 }
 
 func (c *call) notFound() error {

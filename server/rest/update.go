@@ -46,7 +46,7 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 	if err != nil {
 		return err
 	}
-	obj, err := c.decode(body, options.FieldValidation, c.kind)
+	obj, err := c.decode(body, options.FieldValidation, c.spoken())
 	if err != nil {
 		return err
 	}
@@ -73,6 +73,9 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 		make: func(old runtime.Object) (runtime.Object, error) {
 			return owned.UpdateNoErrors(old, obj.DeepCopyObject(), manager), nil
 		},
+	}
+	if c.scales() {
+		ch.make = c.throughScale(ch.make)
 	}
 	if uid := m.GetUID(); uid != "" {
 		ch.uid.uid = &uid

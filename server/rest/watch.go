@@ -1,13 +1,11 @@
 package rest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,8 +33,8 @@ func (c *call) watch() error {
 	if err != nil {
 		return err
 	}
-	if c.out.media() == codec.YAML {
-		return notAcceptable("only the following media types are accepted: " + strings.Join(streamTypes, ", "))
+	if c.out.Stream == "" {
+		return notAcceptable(codec.StreamTypes())
 	}
 	if q.Continue != "" && q.ResourceVersionMatch == "" {
 		// Compat: a watch asks for its initial events as a list does.
@@ -101,7 +99,7 @@ const futureEvery = 100 * time.Millisecond
 // await begins the answer and lets some time pass; false when there is none
 // left.
 func (c *call) await(ctx context.Context, flusher http.Flusher) bool {
-	c.w.Header().Set("Content-Type", (&stream{call: c}).contentType())
+	c.w.Header().Set("Content-Type", c.out.Stream)
 	flusher.Flush()
 	select {
 	case <-time.After(futureEvery):
@@ -162,28 +160,44 @@ type stream struct {
 	flusher   http.Flusher
 	bookmarks bool
 	begun     store.Revision // the revision that the client has begun with
-	buf       *bytes.Buffer  // what is written next; from buffers, while there is something
+	*frame                   // what is written next; from frames, while there is something
 }
 
-// buffers hold what is written to watches, so that those that wait hold
-// nothing. One that has grown beyond maxBuffer is not kept.
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// frame is room for what is written next: a batch of events, and the object
+// that is being put together.
+type frame struct {
+	buf, object []byte
+}
 
-const maxBuffer = 1 << 20
+// frames are kept for whoever writes next, so that watches that wait hold
+// nothing. One that has grown beyond maxFrame is not kept.
+var frames = sync.Pool{New: func() any { return new(frame) }}
+
+const maxFrame = 1 << 20
+
+func (f *frame) release() {
+	if cap(f.buf)+cap(f.object) <= maxFrame {
+		f.buf = f.buf[:0]
+		frames.Put(f)
+	}
+}
+
+// put makes an answer of a stored object's part. It is good until the frame is
+// used again.
+func (f *frame) put(form codec.Form, c *call, part []byte) []byte {
+	if c.out.Part == nil {
+		return form.Object(nil, c.kind, part) // the part itself
+	}
+	f.object = form.Object(f.object[:0], c.kind, part)
+	return f.object
+}
 
 // open begins the answer.
 func (s *stream) open() {
-	s.w.Header().Set("Content-Type", s.contentType())
+	s.w.Header().Set("Content-Type", s.out.Stream)
 	s.w.Header().Set("Cache-Control", "no-cache, private")
 	s.w.WriteHeader(http.StatusOK)
 	s.flusher.Flush()
-}
-
-func (s *stream) contentType() string {
-	if s.out.media() == codec.JSON || s.out.info.StreamSerializer == nil {
-		return codec.JSON
-	}
-	return s.out.media() + ";stream=watch"
 }
 
 // run writes until the watch, the client or the server ends. The client learns
@@ -203,8 +217,7 @@ func (s *stream) run(ctx context.Context, w *watch.Watcher) {
 // deliver writes a batch, or the error that there was instead, and says
 // whether there may be more.
 func (s *stream) deliver(batch watch.Batch, err error) bool {
-	s.buf = buffers.Get().(*bytes.Buffer)
-	s.buf.Reset()
+	s.frame = frames.Get().(*frame)
 	if err == nil {
 		err = s.encodeBatch(batch)
 	}
@@ -214,12 +227,10 @@ func (s *stream) deliver(batch watch.Batch, err error) bool {
 	if n := len(batch.Events); s.sent != nil && n > 0 {
 		s.sent.Add(float64(n))
 	}
-	_, gone := s.w.Write(s.buf.Bytes())
+	_, gone := s.w.Write(s.buf)
 	s.flusher.Flush()
-	if s.buf.Cap() <= maxBuffer {
-		buffers.Put(s.buf)
-	}
-	s.buf = nil
+	s.release()
+	s.frame = nil
 	return gone == nil && err == nil
 }
 
@@ -253,16 +264,17 @@ func (s *stream) encodeBatch(batch watch.Batch) error {
 }
 
 func (s *stream) encodeEvent(e watch.Event) error {
-	if s.asStored() {
-		s.frameJSON(eventName(e.Type), e.Value())
+	form := s.form()
+	switch {
+	case form != nil && s.out.Part == nil:
+		s.event(eventName(e.Type), s.put(form, s.call, e.Value()))
 		return nil
-	}
-	if s.asStoredProtobuf() && e.Type != watch.Left {
-		message, err := s.message(e.Object)
+	case form != nil && e.Type != watch.Left: // then the part has another revision
+		part, err := s.part(e.Object)
 		if err != nil {
 			return err
 		}
-		s.frameMessage(eventName(e.Type), message)
+		s.event(eventName(e.Type), s.put(form, s.call, part))
 		return nil
 	}
 	obj, err := s.codec().DecodeStored(e.Value(), s.resource.StorageKind())
@@ -272,41 +284,19 @@ func (s *stream) encodeEvent(e watch.Event) error {
 	return s.encodeOther(eventName(e.Type), obj)
 }
 
-// encodeOther writes an event whose object is not sent as it is stored.
+// encodeOther writes an event whose object is not put together from parts.
 func (s *stream) encodeOther(name string, obj runtime.Object) error {
 	body, err := s.encodeObject(obj)
 	s.headed = true
 	if err != nil {
 		return err
 	}
-	return s.frame(name, body)
+	s.event(name, body)
+	return nil
 }
 
-// frameJSON writes an event as a line.
-func (s *stream) frameJSON(name string, object []byte) {
-	s.buf.WriteString(`{"type":"`)
-	s.buf.WriteString(name)
-	s.buf.WriteString(`","object":`)
-	s.buf.Write(object)
-	s.buf.WriteString("}\n")
-}
-
-// frame writes an event in the stream's format.
-func (s *stream) frame(name string, body []byte) error {
-	info := s.out.info
-	if info.StreamSerializer == nil || info.MediaType == codec.JSON {
-		s.frameJSON(name, bytes.TrimSuffix(body, newline))
-		return nil
-	}
-	event := &metav1.WatchEvent{Type: name, Object: runtime.RawExtension{Raw: body}}
-	framer := info.StreamSerializer.NewFrameWriter(s.buf)
-	var one bytes.Buffer
-	if err := info.StreamSerializer.Encode(event, &one); err != nil {
-		return err
-	}
-	_, err := framer.Write(one.Bytes())
-	return err
-}
+// event writes an event in the stream's format.
+func (s *stream) event(name string, object []byte) { s.buf = s.out.Form.Event(s.buf, name, object) }
 
 // encodeBookmark says up to where the client has seen everything; the one that
 // ends the initial state says that, too.
@@ -330,7 +320,8 @@ func (s *stream) encodeBookmark(batch watch.Batch) error {
 	if err != nil {
 		return err
 	}
-	return s.frame("BOOKMARK", body)
+	s.event("BOOKMARK", body)
+	return nil
 }
 
 // encodeError writes the event that ends a watch that cannot go on.
@@ -341,10 +332,7 @@ func (s *stream) encodeError(err error) {
 	}
 	status.Kind, status.APIVersion = "Status", "v1"
 	body, err := s.codec().Encode(s.out.info, status, metav1.SchemeGroupVersion)
-	if err == nil {
-		err = s.frame("ERROR", body)
-	}
-	if err != nil {
-		s.buf.Reset() // the stream ends either way
+	if err == nil { // the stream ends either way
+		s.event("ERROR", body)
 	}
 }

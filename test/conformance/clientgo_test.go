@@ -39,12 +39,18 @@ import (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
+// speaking is config for clients that speak one representation, and understand
+// JSON. Those that are not told choose for themselves.
+func speaking(config *rest.Config, media string) *rest.Config {
+	c := rest.CopyConfig(config)
+	c.ContentType = media
+	c.AcceptContentTypes = media + "," + runtime.ContentTypeJSON
+	return c
+}
+
 // protobuf is config for clients that speak protobuf.
 func protobuf(config *rest.Config) *rest.Config {
-	c := rest.CopyConfig(config)
-	c.ContentType = runtime.ContentTypeProtobuf
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	return c
+	return speaking(config, runtime.ContentTypeProtobuf)
 }
 
 func typed(t *testing.T, config *rest.Config) kubernetes.Interface {
@@ -75,89 +81,96 @@ func eventually(t *testing.T, what string, check func() error) {
 
 func TestTypedClient(t *testing.T) {
 	plane := apptest.Start(t)
-	for name, config := range map[string]*rest.Config{"json": plane.Config, "protobuf": protobuf(plane.Config)} {
-		t.Run(name, func(t *testing.T) {
-			ctx := t.Context()
-			client := typed(t, config)
-			if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			maps := client.CoreV1().ConfigMaps(name)
-			made, err := maps.Create(ctx, configMap("a"), metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := maps.Get(ctx, "a", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(made, got); diff != "" {
-				t.Errorf("what was created is not what is read (-created +read):\n%s", diff)
-			}
-			// Two writers meet, and the slower one tries again.
-			stale := made.DeepCopy()
-			made.Data["k"] = "first"
-			if _, err := maps.Update(ctx, made, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := maps.Update(ctx, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
-				t.Errorf("a stale update: %v", err)
-			}
-			err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
-				now, err := maps.Get(ctx, "a", metav1.GetOptions{})
-				if err != nil {
-					return err
-				}
-				now.Data["k"] = "second"
-				_, err = maps.Update(ctx, now, metav1.UpdateOptions{})
-				return err
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			if _, err := maps.Patch(ctx, "a", types.StrategicMergePatchType, []byte(`{"data":{"p":"1"}}`), metav1.PatchOptions{}); err != nil {
-				t.Error(err)
-			}
-			applied, err := maps.Apply(ctx, applycorev1.ConfigMap("a", name).WithData(map[string]string{"applied": "yes"}), metav1.ApplyOptions{FieldManager: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(map[string]string{"k": "second", "p": "1", "applied": "yes"}, applied.Data); diff != "" {
-				t.Errorf("after all writes (-want +got):\n%s", diff)
-			}
-			// Deleting with options in the body, as controllers do.
-			foreground := metav1.DeletePropagationForeground
-			if err := maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("another"), PropagationPolicy: &foreground}); !apierrors.IsConflict(err) {
-				t.Errorf("deleting another object: %v", err)
-			}
-			background := metav1.DeletePropagationBackground
-			if err := maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(made.UID)), PropagationPolicy: &background}); err != nil {
-				t.Error(err)
-			}
-			for i := range 5 {
-				if _, err := maps.Create(ctx, configMap(fmt.Sprint("many-", i)), metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			page, err := maps.List(ctx, metav1.ListOptions{Limit: 2, LabelSelector: "test=yes"})
-			if err != nil || len(page.Items) != 2 || page.Continue == "" {
-				t.Errorf("a page: %v, %v", page, err)
-			}
-			if err := maps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test"}); err != nil {
-				t.Error(err)
-			}
-			rest, err := maps.List(ctx, metav1.ListOptions{})
-			if err != nil || len(rest.Items) != 0 {
-				t.Errorf("after deleting all: %v, %v", rest, err)
-			}
-		})
+	for name, config := range map[string]*rest.Config{"json": speaking(plane.Config, runtime.ContentTypeJSON), "protobuf": protobuf(plane.Config)} {
+		t.Run(name, func(t *testing.T) { typedLife(t, config, name) })
 	}
 }
 
-func TestDynamicAndMetadataClients(t *testing.T) {
-	plane := apptest.Start(t)
+// typedLife writes and reads in a namespace of its own.
+func typedLife(t *testing.T, config *rest.Config, name string) {
+	t.Helper()
 	ctx := t.Context()
-	dyn, err := dynamic.NewForConfig(plane.Config)
+	client := typed(t, config)
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	maps := client.CoreV1().ConfigMaps(name)
+	made, err := maps.Create(ctx, configMap("a"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := maps.Get(ctx, "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(made, got); diff != "" {
+		t.Errorf("what was created is not what is read (-created +read):\n%s", diff)
+	}
+	// Two writers meet, and the slower one tries again.
+	stale := made.DeepCopy()
+	made.Data["k"] = "first"
+	if _, err := maps.Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Update(ctx, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("a stale update: %v", err)
+	}
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		now, err := maps.Get(ctx, "a", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		now.Data["k"] = "second"
+		_, err = maps.Update(ctx, now, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := maps.Patch(ctx, "a", types.StrategicMergePatchType, []byte(`{"data":{"p":"1"}}`), metav1.PatchOptions{}); err != nil {
+		t.Error(err)
+	}
+	applied, err := maps.Apply(ctx, applycorev1.ConfigMap("a", name).WithData(map[string]string{"applied": "yes"}), metav1.ApplyOptions{FieldManager: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"k": "second", "p": "1", "applied": "yes"}, applied.Data); diff != "" {
+		t.Errorf("after all writes (-want +got):\n%s", diff)
+	}
+	// Deleting with options in the body, as controllers do.
+	foreground := metav1.DeletePropagationForeground
+	if err := maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("another"), PropagationPolicy: &foreground}); !apierrors.IsConflict(err) {
+		t.Errorf("deleting another object: %v", err)
+	}
+	background := metav1.DeletePropagationBackground
+	if err := maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(made.UID)), PropagationPolicy: &background}); err != nil {
+		t.Error(err)
+	}
+	for i := range 5 {
+		if _, err := maps.Create(ctx, configMap(fmt.Sprint("many-", i)), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := maps.List(ctx, metav1.ListOptions{Limit: 2, LabelSelector: "test=yes"})
+	if err != nil || len(page.Items) != 2 || page.Continue == "" {
+		t.Errorf("a page: %v, %v", page, err)
+	}
+	if err := maps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test"}); err != nil {
+		t.Error(err)
+	}
+	rest, err := maps.List(ctx, metav1.ListOptions{})
+	if err != nil || len(rest.Items) != 0 {
+		t.Errorf("after deleting all: %v, %v", rest, err)
+	}
+}
+
+func TestDynamicAndMetadataClients(t *testing.T) { dynamicLife(t, apptest.Start(t).Config) }
+
+// dynamicLife writes and reads without types.
+func dynamicLife(t *testing.T, config *rest.Config) {
+	t.Helper()
+	ctx := t.Context()
+	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +185,7 @@ func TestDynamicAndMetadataClients(t *testing.T) {
 	if _, err := maps.Apply(ctx, "dyn", obj, metav1.ApplyOptions{FieldManager: "test", Force: true}); err != nil {
 		t.Fatal(err)
 	}
-	for name, config := range map[string]*rest.Config{"json": plane.Config, "protobuf": metadata.ConfigFor(plane.Config)} {
+	for name, config := range map[string]*rest.Config{"plain": config, "protobuf": metadata.ConfigFor(config)} {
 		meta, err := metadata.NewForConfig(config)
 		if err != nil {
 			t.Fatal(err)
@@ -276,15 +289,17 @@ func (s *seen) missing(want ...string) error {
 	return fmt.Errorf("seen %v, want %v", s.events, want)
 }
 
-// TestInformers follows the same life with each kind of informer.
-func TestInformers(t *testing.T) {
-	plane := apptest.Start(t)
-	client := typed(t, plane.Config)
-	dyn, err := dynamic.NewForConfig(plane.Config)
+func TestInformers(t *testing.T) { followedLife(t, apptest.Start(t).Config) }
+
+// followedLife follows the same life with each kind of informer.
+func followedLife(t *testing.T, config *rest.Config) {
+	t.Helper()
+	client := typed(t, config)
+	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta, err := metadata.NewForConfig(plane.Config)
+	meta, err := metadata.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,10 +313,10 @@ func TestInformers(t *testing.T) {
 		return cache.NewSharedIndexInformer(listThenWatch{lw}, &corev1.ConfigMap{}, 0, cache.Indexers{})
 	}
 	all := map[string]cache.SharedIndexInformer{
-		"json":             factory(client),
-		"protobuf":         factory(typed(t, protobuf(plane.Config))),
-		"classic json":     classic(client),
-		"classic protobuf": classic(typed(t, protobuf(plane.Config))),
+		"plain":            factory(client),
+		"protobuf":         factory(typed(t, protobuf(config))),
+		"classic plain":    classic(client),
+		"classic protobuf": classic(typed(t, protobuf(config))),
 		"dynamic":          dynamicinformer.NewFilteredDynamicInformer(dyn, configMaps, "default", 0, cache.Indexers{}, ours).Informer(),
 		"metadata":         metadatainformer.NewFilteredMetadataInformer(meta, configMaps, "default", 0, cache.Indexers{}, ours).Informer(),
 	}

@@ -3,7 +3,9 @@ package differential
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -11,6 +13,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -95,8 +99,37 @@ func normalBody(contentType string, body []byte) string {
 		return normalJSON(j)
 	case media == "application/vnd.kubernetes.protobuf" && !strings.Contains(contentType, "stream"):
 		return normalProtobuf(body)
+	case media == runtime.ContentTypeCBOR, media == runtime.ContentTypeCBORSequence:
+		return normalCBOR(body)
 	default:
 		return string(body)
+	}
+}
+
+// normalCBOR is one item or several as JSON. Neither server gives the pairs of
+// a map an order.
+func normalCBOR(body []byte) string {
+	var text strings.Builder
+	text.WriteString("CBOR\n")
+	frames := cbor.NewFramer().NewFrameReader(io.NopCloser(bytes.NewReader(body)))
+	frame := make([]byte, len(body))
+	for {
+		n, err := frames.Read(frame)
+		if errors.Is(err, io.EOF) {
+			return text.String()
+		}
+		var v any
+		if err == nil {
+			err = direct.Unmarshal(frame[:n], &v)
+		}
+		j, jerr := json.Marshal(v)
+		if err = errors.Join(err, jerr); err != nil {
+			return fmt.Sprintf("CBOR that cannot be read: %v", err)
+		}
+		if !bytes.HasPrefix(frame, []byte{0xd9, 0xd9, 0xf7}) {
+			text.WriteString("(does not say so)\n")
+		}
+		text.WriteString(normalJSON(append(j, '\n')))
 	}
 }
 

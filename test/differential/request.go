@@ -10,7 +10,9 @@
 //
 //	body, up to the next ==
 //
-// A header of "-" is not sent; a body without Content-Type goes as JSON. Keep
+// A header of "-" is not sent; a body without Content-Type goes as JSON. With
+// "Body: cbor" the JSON that is written goes as CBOR, with "Body: hex" the bytes
+// whose digits are written. Keep
 // remembers a field of the answer, for each server its own: ${name} stands for
 // it further on. User and Group stand for impersonation; with Certificate: -
 // the client does not say who it is.
@@ -18,12 +20,17 @@ package differential
 
 import (
 	"bufio"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	kjson "sigs.k8s.io/json"
 )
 
 // Request is one request of the list.
@@ -33,6 +40,8 @@ type Request struct {
 	Path   string
 	Header http.Header
 	Body   string
+	// Form is what the body is turned into before it is sent: cbor, hex or "".
+	Form string
 	// Nobody says that the client does not say who it is.
 	Nobody bool
 	// Keep is field by the name it is remembered under.
@@ -97,8 +106,30 @@ func parse(text string) (Request, error) {
 	}
 	if r.Body != "" && r.Header.Get("Content-Type") == "" {
 		r.Header.Set("Content-Type", "application/json")
+		if r.Form != "" {
+			r.Header.Set("Content-Type", runtime.ContentTypeCBOR)
+		}
 	}
 	return r, nil
+}
+
+// content is what is sent when text is the body.
+func (r *Request) content(text string) ([]byte, error) {
+	switch r.Form {
+	case "":
+		return []byte(text), nil
+	case "hex":
+		return hex.DecodeString(strings.Join(strings.Fields(text), ""))
+	case "cbor":
+		var v any
+		if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(text), &v); err != nil {
+			return nil, err
+		}
+		b, err := direct.Marshal(v)
+		return append([]byte{0xd9, 0xd9, 0xf7}, b...), err
+	default:
+		return nil, fmt.Errorf("a body cannot be turned into %s", r.Form)
+	}
 }
 
 func (r *Request) set(name, value string) {
@@ -106,6 +137,8 @@ func (r *Request) set(name, value string) {
 	case "Keep":
 		kept, field, _ := strings.Cut(value, " = ")
 		r.Keep[kept] = field
+	case "Body":
+		r.Form = value
 	case "Certificate":
 		r.Nobody = value == "-"
 	case "User", "Group":

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -41,7 +42,11 @@ func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
 		}
 		return text
 	}
-	q, err := http.NewRequestWithContext(ctx, r.Method, s.URL+fill(r.Path), strings.NewReader(fill(r.Body)))
+	content, err := r.content(fill(r.Body))
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
+	}
+	q, err := http.NewRequestWithContext(ctx, r.Method, s.URL+fill(r.Path), bytes.NewReader(content))
 	if err != nil {
 		return Answer{}, err
 	}

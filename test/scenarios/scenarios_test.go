@@ -1,6 +1,7 @@
 // Package scenarios tells how the HTTP API behaves in stories: each file in
 // testdata is a transcript of requests and of what came back. Every story is
-// told twice, with JSON and with protobuf on the wire, and must end the same.
+// told three times, with JSON, protobuf and CBOR on the wire, and must end the
+// same.
 //
 // The judge of a story is Kubernetes: -kubeconfig tells them all to another
 // API server, which should agree.

@@ -15,9 +15,13 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/discovery"
@@ -33,16 +37,19 @@ const patience = 5 * time.Second
 type format struct {
 	name  string
 	media string
+	// apply is the type of an apply's body.
+	apply types.PatchType
 }
 
 var formats = []format{
-	{"json", runtime.ContentTypeJSON},
-	{"protobuf", runtime.ContentTypeProtobuf},
+	{"json", runtime.ContentTypeJSON, types.ApplyYAMLPatchType},
+	{"protobuf", runtime.ContentTypeProtobuf, types.ApplyYAMLPatchType},
+	{"cbor", runtime.ContentTypeCBOR, types.ApplyCBORPatchType},
 }
 
 var (
 	kindScheme = runtime.NewScheme()
-	kindCodecs = serializer.NewCodecFactory(kindScheme)
+	kindCodecs = serializer.NewCodecFactory(kindScheme, serializer.WithSerializer(cbor.NewSerializerInfo))
 )
 
 func init() {
@@ -51,6 +58,9 @@ func init() {
 }
 
 func serializerOf(media string) runtime.SerializerInfo {
+	if media == runtime.ContentTypeCBORSequence {
+		media = runtime.ContentTypeCBOR
+	}
 	info, ok := runtime.SerializerInfoForMediaType(kindCodecs.SupportedMediaTypes(), media)
 	if !ok {
 		panic("no serializer for " + media)
@@ -202,9 +212,8 @@ var methods = map[string]string{
 	"patch": http.MethodPatch, "delete": http.MethodDelete, "deletecollection": http.MethodDelete,
 }
 
-var patchTypes = map[string]string{
-	"json": "application/json-patch+json", "merge": "application/merge-patch+json",
-	"strategic": "application/strategic-merge-patch+json", "apply": "application/apply-patch+yaml",
+var patchTypes = map[string]types.PatchType{
+	"json": types.JSONPatchType, "merge": types.MergePatchType, "strategic": types.StrategicMergePatchType,
 }
 
 // path is where the resource, or the object that the order names, is.
@@ -253,7 +262,7 @@ func (s *teller) request(ctx context.Context, o order, body string) (*http.Reque
 	accept := s.format.media
 	switch {
 	case o.as == "Table":
-		// Compat: tables have no protobuf form.
+		// Compat: tables have no other form.
 		accept = runtime.ContentTypeJSON + ";as=Table;v=v1;g=meta.k8s.io"
 	case o.as != "":
 		accept += ";as=" + o.as + ";v=v1;g=meta.k8s.io"
@@ -287,13 +296,20 @@ func (s *teller) encode(o order, body string) ([]byte, string, error) {
 	}
 	if o.verb == "patch" {
 		if o.patch != "apply" {
-			return content, patchTypes[o.patch], nil
+			return content, string(patchTypes[o.patch]), nil
 		}
 		content, _, err = s.complete(o, content)
-		return content, patchTypes[o.patch], err
+		if err == nil && s.format.apply == types.ApplyCBORPatchType {
+			content, err = cborOf(content)
+		}
+		return content, string(s.format.apply), err
 	}
 	content, kind, err := s.complete(o, content)
 	if err != nil || s.format.name == "json" {
+		return content, s.format.media, err
+	}
+	if s.format.name == "cbor" { // not through a type, which would drop fields that it does not know
+		content, err = cborOf(content)
 		return content, s.format.media, err
 	}
 	obj, _, err := serializerOf(runtime.ContentTypeJSON).Serializer.Decode(content, &kind, nil)
@@ -303,6 +319,17 @@ func (s *teller) encode(o order, body string) ([]byte, string, error) {
 	var out bytes.Buffer
 	err = serializerOf(s.format.media).Serializer.Encode(obj, &out)
 	return out.Bytes(), s.format.media, err
+}
+
+// cborOf is JSON as CBOR. Numbers keep their kind.
+func cborOf(content []byte) ([]byte, error) {
+	var obj unstructured.Unstructured
+	if err := obj.UnmarshalJSON(content); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err := serializerOf(runtime.ContentTypeCBOR).Serializer.Encode(&obj, &out)
+	return out.Bytes(), err
 }
 
 func (s *teller) complete(o order, content []byte) ([]byte, schema.GroupVersionKind, error) {
@@ -342,7 +369,7 @@ func decode(resp *http.Response) (map[string]any, error) {
 		return nil, err
 	}
 	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	if media != runtime.ContentTypeJSON && media != runtime.ContentTypeProtobuf {
+	if media != runtime.ContentTypeJSON && media != runtime.ContentTypeProtobuf && media != runtime.ContentTypeCBOR {
 		return map[string]any{"kind": "Status", "reason": media, "message": strings.TrimSpace(string(body))}, nil
 	}
 	obj, err := plainJSON(media, body)
@@ -353,6 +380,16 @@ func decode(resp *http.Response) (map[string]any, error) {
 }
 
 func plainJSON(media string, body []byte) (map[string]any, error) {
+	if strings.HasPrefix(media, runtime.ContentTypeCBOR) { // not through a type, whatever of it the server has left out
+		var obj map[string]any
+		err := direct.Unmarshal(body, &obj)
+		if err == nil {
+			body, err = json.Marshal(obj)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	if media == runtime.ContentTypeProtobuf {
 		obj, kind, err := serializerOf(media).Serializer.Decode(body, nil, nil)
 		if err != nil {
