@@ -14,6 +14,8 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	if a.audit != nil {
 		g.Go(func() error { return a.audit.Run(ctx) })
 	}
+	g.Go(func() error { return a.who.Run(ctx) })
+	g.Go(func() error { return a.may.Run(ctx) })
 	if a.nodes != nil {
 		g.Go(func() error { return a.rest.Observe(ctx, authz.Observed(), concernsNode, a.nodes.Observe) })
 	}
