@@ -174,25 +174,37 @@ func (a *App) build(ctx context.Context) error {
 	return a.bootstrap(ctx)
 }
 
-// bootstrap stores what an empty control plane starts with, and where this one
-// is.
+// bootstrap stores what an empty control plane starts with, or mends what one
+// that has been used has of it, and says where this one is.
 func (a *App) bootstrap(ctx context.Context) error {
 	cfg := bootstrap.Config{AdvertisePort: a.port(), ClientCA: a.clientCA}
 	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
-	var objects []runtime.Object
-	var err error
 	if a.store.Current() == 0 {
-		if objects, err = bootstrap.Objects(cfg); err != nil {
+		objects, err := bootstrap.Objects(cfg)
+		if err != nil {
 			return err
 		}
-		return a.rest.Bootstrap(ctx, objects, false)
+		return a.rest.Bootstrap(ctx, objects, bootstrap.Edition)
 	}
-	if objects, err = bootstrap.Current(cfg); err != nil {
+	stored := func(obj runtime.Object) (runtime.Object, error) { return a.rest.Stored(ctx, obj) }
+	objects, err := bootstrap.Refresh(cfg, stored)
+	if err != nil {
 		return err
 	}
-	return a.rest.Bootstrap(ctx, objects, true)
+	done, err := a.rest.Reconciled(ctx, bootstrap.Edition)
+	if err != nil {
+		return err
+	}
+	if !done {
+		roles, err := bootstrap.Reconcile(stored)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, roles...)
+	}
+	return a.rest.Bootstrap(ctx, objects, bootstrap.Edition)
 }
 
 // Address is the host and port that the server listens on.

@@ -7,9 +7,9 @@
 // the configuration for extension servers.
 //
 // Objects are of the external v1 types and complete but for what only the
-// store can give and for defaults. Each call makes new ones: nothing is
-// computed until it is asked for, and a store that has been used needs Current
-// alone.
+// store can give and for defaults; owner.go says who owns their fields. Each
+// call makes new ones: nothing is computed until it is asked for. A store that
+// has been used is refreshed, and its roles reconciled.
 package bootstrap
 
 import (
@@ -75,12 +75,15 @@ func Objects(cfg Config) ([]runtime.Object, error) {
 	objs = append(objs, serviceRange(ranges), service(addr, cfg.AdvertisePort),
 		serviceip.NewIPAddress(addr, metav1.NamespaceDefault, kubernetes), tokenTracking())
 	current, err := Current(cfg)
-	return append(objs, current...), err
+	if err != nil {
+		return nil, err
+	}
+	return append(objs, current...), own(objs)
 }
 
 // Current returns the objects that say where this server is and whom it
 // trusts: the endpoints of the kubernetes service and the configuration for
-// extension servers. They are written at every start, over what is there.
+// extension servers. Another start may say something else.
 func Current(cfg Config) ([]runtime.Object, error) {
 	var objs []runtime.Object
 	if addr := cfg.AdvertiseAddress.Unmap(); addr.IsValid() && !addr.IsLoopback() && !addr.IsUnspecified() {
@@ -90,7 +93,8 @@ func Current(cfg Config) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
-	return append(objs, trust), nil
+	objs = append(objs, trust)
+	return objs, own(objs)
 }
 
 func (cfg Config) ranges() ([]netip.Prefix, error) {
