@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"setpoint.dev/setpoint/app"
@@ -102,5 +104,45 @@ func TestOwnersOfTheFirstObjects(t *testing.T) {
 	const rules = `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "system:monitoring"}, "rules": []}`
 	if _, err := c.RbacV1().ClusterRoles().Patch(t.Context(), "system:monitoring", types.ApplyPatchType, []byte(rules), metav1.PatchOptions{FieldManager: "ann"}); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `conflict with "kube-apiserver"`) {
 		t.Errorf("an apply to another's rules: %v", err)
+	}
+}
+
+func TestAddressesAreRepaired(t *testing.T) {
+	cfg := app.Config{Data: t.TempDir()}
+	p := apptest.StartOn(t, cfg)
+	c := kubernetes.NewForConfigOrDie(p.Config)
+	addresses := c.NetworkingV1().IPAddresses()
+	if err := addresses.Delete(t.Context(), "10.0.0.1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addresses.Create(t.Context(), &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "10.0.0.77", Labels: map[string]string{
+			networkingv1.LabelManagedBy: "ipallocator.k8s.io", networkingv1.LabelIPAddressFamily: "IPv4",
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.org", Resource: "gateways", Name: "g"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.Stop()
+
+	p = apptest.StartOn(t, cfg)
+	addresses = kubernetes.NewForConfigOrDie(p.Config).NetworkingV1().IPAddresses()
+	w, err := addresses.Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	there := map[string]bool{"10.0.0.77": true}
+	for !there["10.0.0.1"] || there["10.0.0.77"] {
+		event, open := <-w.ResultChan()
+		if !open {
+			t.Fatalf("the watch has ended, with %v", there)
+		}
+		if a, is := event.Object.(*networkingv1.IPAddress); is {
+			there[a.Name] = event.Type != watch.Deleted
+		}
+		if list, err := addresses.List(t.Context(), metav1.ListOptions{}); err == nil && len(list.Items) == 1 {
+			there = map[string]bool{list.Items[0].Name: true}
+		}
 	}
 }

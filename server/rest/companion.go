@@ -27,12 +27,16 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 	if err != nil || dryRun {
 		return nil, err
 	}
-	ops := make([]store.Op, 0, len(companions))
+	return c.along(c.info.Plane, companions)
+}
+
+// along are the operations of companions.
+func (h *Handler) along(plane string, companions []kinds.Companion) (ops []store.Op, err error) {
 	for _, k := range companions {
-		op := store.Op{Plane: c.info.Plane, Resource: k.Table, Key: k.Key, If: store.Absent, Value: k.Value, RevAt: -1}
+		op := store.Op{Plane: plane, Resource: k.Table, Key: k.Key, If: store.Absent, Value: k.Value, RevAt: -1}
 		switch {
 		case k.Object != nil:
-			if op, err = c.creation(c.info.Plane, k.Object, serverManager); err != nil {
+			if op, err = h.creation(plane, k.Object, serverManager); err != nil {
 				return nil, err
 			}
 		case k.Value == nil:

@@ -144,19 +144,20 @@ func (c *call) respondList(p *page) error {
 		return c.writeProtobufList(p)
 	}
 	m := metav1.ListMeta{ResourceVersion: strconv.FormatInt(int64(p.rev), 10), Continue: p.next, RemainingItemCount: p.remaining}
-	switch c.out.as {
-	case "PartialObjectMetadataList":
-		return c.respondPartialList(p, m)
-	case "PartialObjectMetadata":
-		list, err := c.internalList(&page{}, m)
-		if err != nil {
-			return err
-		}
-		return notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
-	}
 	list, err := c.internalList(p, m)
 	if err != nil {
 		return err
+	}
+	return c.respondInternalList(list, m)
+}
+
+// respondInternalList answers with a list of the kind's internal type.
+func (c *call) respondInternalList(list runtime.Object, m metav1.ListMeta) error {
+	switch c.out.as {
+	case "PartialObjectMetadataList":
+		return c.respondPartialList(list, m)
+	case "PartialObjectMetadata":
+		return notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
 	}
 	body, err := c.encodeObject(list)
 	if err != nil {
@@ -166,18 +167,16 @@ func (c *call) respondList(p *page) error {
 	return nil
 }
 
-func (c *call) respondPartialList(p *page, m metav1.ListMeta) error {
+func (c *call) respondPartialList(of runtime.Object, m metav1.ListMeta) error {
 	list := &metav1.PartialObjectMetadataList{ListMeta: m}
-	for _, o := range p.objects {
-		obj, err := c.stored(o)
-		if err != nil {
-			return err
-		}
+	if err := meta.EachListItem(of, func(obj runtime.Object) error {
 		item, err := c.partial(obj)
-		if err != nil {
-			return err
+		if err == nil {
+			list.Items = append(list.Items, *item)
 		}
-		list.Items = append(list.Items, *item)
+		return err
+	}); err != nil {
+		return err
 	}
 	list.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadataList"))
 	info, err := metaCodec().Media(c.out.media())

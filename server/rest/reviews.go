@@ -156,12 +156,3 @@ func userInfo(u user.Info) authentication.UserInfo {
 	}
 	return info
 }
-
-// componentStatus answers for the components of upstream's control plane, none
-// of which is a process of its own here.
-func (c *call) componentStatus() error {
-	if c.info.Verb == "list" {
-		return c.respondList(&page{rev: c.Store.Current()})
-	}
-	return apierrors.NewNotFound(schema.GroupResource{Resource: "componentstatus"}, c.info.Name)
-}
