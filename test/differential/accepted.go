@@ -34,6 +34,7 @@ var Accepted = map[string]string{
 	"update: wrong uid":                         "the message does not name the key in etcd, there being none",
 	"patch: JSON object":                        "the message names a Go type of the other server",
 	"kinds: role update creates":                "an empty list is stored as an empty list; protobuf in etcd makes it none",
+	"kinds: cluster role that gathers others":   "a role that gathers others has their rules from the start, owned as by the controller that gathers",
 	"kinds: deployment scale as table":          "a scale as a table has the columns of any object, not the number of replicas",
 	"door: get /openid/v1/jwks/x":               "an unknown path outside the API is answered with a page, not a Status",
 }
