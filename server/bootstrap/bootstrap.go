@@ -67,6 +67,7 @@ func Objects(cfg Config) ([]runtime.Object, error) {
 	}
 	objs := namespaces()
 	for _, class := range scheduling.SystemPriorityClasses() {
+		class.Generation = 1
 		objs = append(objs, class)
 	}
 	objs = append(objs, policy()...)
@@ -130,10 +131,14 @@ func namespaces() []runtime.Object {
 func flowControl() []runtime.Object {
 	var objs []runtime.Object
 	for _, level := range slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations) {
-		objs = append(objs, level.DeepCopy())
+		made := level.DeepCopy()
+		made.Generation = 1
+		objs = append(objs, made)
 	}
 	for _, schema := range slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas) {
-		objs = append(objs, schema.DeepCopy())
+		made := schema.DeepCopy()
+		made.Generation = 1
+		objs = append(objs, made)
 	}
 	return objs
 }
@@ -208,9 +213,10 @@ func endpointSlice(addr netip.Addr, port int) *discoveryv1.EndpointSlice {
 	name, number, protocol, ready := "https", int32(port), corev1.ProtocolTCP, true
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      kubernetes,
-			Namespace: metav1.NamespaceDefault,
-			Labels:    map[string]string{discoveryv1.LabelServiceName: kubernetes},
+			Name:       kubernetes,
+			Namespace:  metav1.NamespaceDefault,
+			Labels:     map[string]string{discoveryv1.LabelServiceName: kubernetes},
+			Generation: 1,
 		},
 		AddressType: family,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
