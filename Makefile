@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 OPS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race model lint fmt fuzz bench conformance deps clean
+.PHONY: help build run test race model lint fmt fuzz bench conformance kubectls deps clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,7 @@ lint: ## check style and formatting
 	$(LINT) run ./...
 	cd test/bench && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 	cd test/differential && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
+	cd test/kubectl && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 
 fmt: ## format the code
 	$(LINT) fmt ./...
@@ -46,18 +47,24 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; done
 
-conformance: ## compare with a real kube-apiserver, which is built first
+conformance: kubectls ## let stock kubectls judge, and compare with a real kube-apiserver, which is built first
+	$(GO) test -count=1 -timeout 20m -v ./test/conformance
 	cd test/differential && $(GO) test -count=1 -timeout 60m -v ./...
 
 bench: ## measure, beside the peers where there are any
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
 	cd test/bench && $(GO) test -run '^$$' -bench . -benchtime 1s -timeout 60m ./...
 
-deps: ## fetch the modules that build, tests and tools need
+kubectls: ## build the stock kubectls that the tests run
+	test/kubectl/build.sh bin
+
+deps: ## fetch the modules that build, tests and tools need, and build the stock kubectls
 	$(GO) mod download
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
 	cd test/differential && $(GO) mod download
+	cd test/kubectl && $(GO) mod download && $(GO) mod download -modfile=go.1.35.mod
+	$(MAKE) kubectls
 
 clean: ## remove what the targets made
 	rm -rf bin

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -49,10 +48,8 @@ type Config struct {
 	// Listen is the address to serve on; port 0 picks one. "" means
 	// 127.0.0.1:6443.
 	Listen string
-	// AuthorizationModes are asked in order; none means Node and RBAC.
-	AuthorizationModes []string
-	// TokenFile is a CSV file of static tokens; "" means none.
-	TokenFile string
+	// Access says who vouches for users and who decides what they may do.
+	Access Access
 	// Audit says where the audit log goes; without a path there is none.
 	Audit audit.Config
 	// EventTTL is how long events are kept after their last write; 0 means an
@@ -80,6 +77,10 @@ type App struct {
 	listener  net.Listener
 	audit     *audit.Log   // nil when there is none
 	nodes     *authz.Nodes // nil when the Node mode is not asked
+	who       *authn.Authenticator
+	may       *authz.Chain
+	clientCA  []byte             // who may sign for clients, as PEM
+	stop      context.CancelFunc // ends what runs by itself
 }
 
 // Open opens the data folder and the listener. Run serves on it; Close gives
@@ -92,6 +93,7 @@ func Open(ctx context.Context, cfg Config) (_ *App, err error) {
 		cfg.Logger = slog.Default()
 	}
 	a := &App{cfg: cfg}
+	ctx, a.stop = context.WithCancel(ctx)
 	if err := a.open(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -146,22 +148,8 @@ func (a *App) build(ctx context.Context) error {
 	list := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{}).Join})
 	all := func() *kinds.List { return list }
 	drained := make(chan struct{})
-	who, err := authn.New(ctx, authn.Config{
-		ClientCAs: a.authority.ClientPool(), ServiceAccountKeys: []any{a.authority.ServiceAccountKey}, Objects: lookup,
-		BootstrapTokens: true, TokenFile: a.cfg.TokenFile, Anonymous: true,
-	})
-	if err != nil {
-		return err
-	}
-	modes := a.cfg.AuthorizationModes
-	if len(modes) == 0 {
-		modes = []string{authz.Node, authz.RBAC}
-	}
-	if slices.Contains(modes, authz.Node) {
-		a.nodes = authz.NewNodes()
-	}
 	roles := authz.NewRoles(lookup)
-	may, rules, err := authz.New(authz.Config{Modes: modes, Roles: roles, Nodes: a.nodes})
+	clients, err := a.decide(ctx, lookup, roles)
 	if err != nil {
 		return err
 	}
@@ -175,40 +163,52 @@ func (a *App) build(ctx context.Context) error {
 	} else if a.cfg.Audit.PolicyFile != "" {
 		return errors.New("audit: a policy, but no path to write to")
 	}
-	issuer, err := authn.NewIssuer(authn.IssuerConfig{Key: a.authority.ServiceAccountKey, Address: a.Address(), Objects: lookup})
+	issuer, err := authn.NewIssuer(a.cfg.Access.issuer(a.authority.ServiceAccountKey, a.Address(), lookup))
 	if err != nil {
 		return err
 	}
-	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Authorizer: may, Rules: rules, Tokens: who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, may), Watched: counts.Events})
+	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events})
 	counts.CountObjects(a.rest.Counts)
 	a.server = server.New(server.Config{
 		REST: a.rest, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()),
-		OpenAPI: openapi.New(all, server.Version()), Authn: who, Authz: may, Issuer: issuer, Logger: a.cfg.Logger,
-		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.ClientPool(), Drained: drained,
+		OpenAPI: openapi.New(all, server.Version()), Authn: a.who, Authz: a.may, Issuer: issuer, Logger: a.cfg.Logger,
+		Certificate: a.authority.GetCertificate, ClientCAs: clients, Drained: drained,
 		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	})
 	return a.bootstrap(ctx)
 }
 
-// bootstrap stores what an empty control plane starts with, and where this one
-// is.
+// bootstrap stores what an empty control plane starts with, or mends what one
+// that has been used has of it, and says where this one is.
 func (a *App) bootstrap(ctx context.Context) error {
-	cfg := bootstrap.Config{AdvertisePort: a.port(), ClientCA: a.authority.CACert}
+	cfg := bootstrap.Config{AdvertisePort: a.port(), ClientCA: a.clientCA}
 	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
-	var objects []runtime.Object
-	var err error
 	if a.store.Current() == 0 {
-		if objects, err = bootstrap.Objects(cfg); err != nil {
+		objects, err := bootstrap.Objects(cfg)
+		if err != nil {
 			return err
 		}
-		return a.rest.Bootstrap(ctx, objects, false)
+		return a.rest.Bootstrap(ctx, objects, bootstrap.Edition)
 	}
-	if objects, err = bootstrap.Current(cfg); err != nil {
+	stored := func(obj runtime.Object) (runtime.Object, error) { return a.rest.Stored(ctx, obj) }
+	objects, err := bootstrap.Refresh(cfg, stored)
+	if err != nil {
 		return err
 	}
-	return a.rest.Bootstrap(ctx, objects, true)
+	done, err := a.rest.Reconciled(ctx, bootstrap.Edition)
+	if err != nil {
+		return err
+	}
+	if !done {
+		roles, err := bootstrap.Reconcile(stored)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, roles...)
+	}
+	return a.rest.Bootstrap(ctx, objects, bootstrap.Edition)
 }
 
 // Address is the host and port that the server listens on.
@@ -245,6 +245,7 @@ func (a *App) Run(ctx context.Context) error {
 
 // Close gives back the data folder and the listener.
 func (a *App) Close() error {
+	defer a.stop()
 	var errs []error
 	if a.listener != nil {
 		errs = append(errs, a.listener.Close())

@@ -2,21 +2,34 @@ package app
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"setpoint.dev/setpoint/server/authz"
+	"setpoint.dev/setpoint/server/serviceip"
 	"setpoint.dev/setpoint/store"
 )
+
+// repairEvery is how often the addresses of services are looked at. Compat: it
+// is upstream's pace.
+const repairEvery = 3 * time.Minute
 
 // startBackground starts what runs beside the server until ctx ends.
 func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	if a.audit != nil {
 		g.Go(func() error { return a.audit.Run(ctx) })
 	}
+	g.Go(func() error { return a.who.Run(ctx) })
+	g.Go(func() error { return a.may.Run(ctx) })
 	if a.nodes != nil {
 		g.Go(func() error { return a.rest.Observe(ctx, authz.Observed(), concernsNode, a.nodes.Observe) })
 	}
+	g.Go(func() error {
+		return a.rest.Repair(ctx, repairEvery, serviceip.Watched(), serviceip.Repair, func(err error) {
+			a.cfg.Logger.Error("addresses of services are not repaired yet", "error", err)
+		})
+	})
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {

@@ -39,14 +39,13 @@ func serverCommand(name string) *cobra.Command {
 	f.StringVar(&cfg.Data, "data", defaultData(), `folder that everything is kept in; "memory" keeps nothing`)
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:6443", "address to serve on; port 0 picks one")
 	f.StringVar(&kubeconfig, "kubeconfig", defaultKubeconfig(), "file that the admin's credentials are written to")
-	f.StringSliceVar(&cfg.AuthorizationModes, "authorization-mode", nil, "who decides what users may do, in order (default Node,RBAC)")
-	f.StringVar(&cfg.TokenFile, "token-auth-file", "", "CSV file of static tokens")
 	f.StringVar(&cfg.Audit.Path, "audit-log-path", "", "file that requests are written down in; - is standard output")
 	f.StringVar(&cfg.Audit.PolicyFile, "audit-policy-file", "", "policy that says what is written down (default Metadata of every request)")
 	f.IntVar(&cfg.Audit.MaxSize, "audit-log-maxsize", 0, "megabytes at which the audit log is rotated (default 100)")
 	f.IntVar(&cfg.Audit.MaxBackups, "audit-log-maxbackup", 0, "old audit logs to keep; 0 keeps all")
 	f.IntVar(&cfg.Audit.MaxAge, "audit-log-maxage", 0, "days to keep old audit logs for; 0 is forever")
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
+	accessFlags(c, &cfg.Access)
 	return c
 }
 

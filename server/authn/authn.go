@@ -19,7 +19,9 @@ package authn
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -36,7 +38,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
@@ -73,10 +74,11 @@ type Config struct {
 	// TokenFile names a CSV file: token, user name, uid, groups.
 	TokenFile string
 
-	// OIDC are issuers of identity tokens, and OIDCSigningAlgorithms what they
-	// may sign with; none means RS256.
-	OIDC                  []apiserver.JWTAuthenticator
-	OIDCSigningAlgorithms []string
+	// OIDC is an issuer of identity tokens.
+	OIDC OIDC
+	// ConfigFile is an AuthenticationConfiguration: issuers of identity tokens,
+	// instead of OIDC, and who may be anonymous. Run follows its changes.
+	ConfigFile string
 
 	// WebhookConfigFile is a kubeconfig that says who is asked about tokens
 	// that nobody else knows.
@@ -84,7 +86,8 @@ type Config struct {
 	// WebhookVersion is the version of the TokenReview that is sent; empty
 	// means v1beta1, as upstream.
 	WebhookVersion string
-	// WebhookTTL is how long its answers are kept; zero means 2 minutes.
+	// WebhookTTL is how long its answers are kept; zero means 2 minutes,
+	// negative not at all.
 	WebhookTTL time.Duration
 
 	// RequestHeaderCAs verify the certificates of front proxies, which say in
@@ -97,21 +100,40 @@ type Config struct {
 	RequestHeaderGroupHeaders      []string
 	RequestHeaderExtraHeadersStart []string
 
-	// Anonymous lets requests without credentials in as system:anonymous;
-	// AnonymousPaths, when there are any, only to these.
-	Anonymous      bool
-	AnonymousPaths []string
+	// Anonymous lets requests without credentials in as system:anonymous,
+	// unless ConfigFile says otherwise. AnonymousGiven says that somebody has
+	// decided so: a file that says anything about it is then refused.
+	Anonymous, AnonymousGiven bool
 
 	// TokenTTL is how long it is believed that a token is valid; zero means 10
 	// seconds, negative not at all. It is also how long a token outlives the
 	// pod or service account it is bound to.
 	TokenTTL time.Duration
+
+	// Logger hears of configuration files that cannot be used; nil means
+	// slog.Default.
+	Logger *slog.Logger
 }
 
-// New returns what authenticates requests. Only the OIDC parts run by
-// themselves, until ctx ends. When nobody vouches for users, every request is
-// unauthenticated.
-func New(ctx context.Context, cfg Config) (authenticator.Request, error) {
+// Authenticator says who makes a request.
+type Authenticator struct {
+	authenticator.Request
+	issuers *issuers // nil when there are none
+	logger  *slog.Logger
+}
+
+// Run follows the configuration file, if there is one, until ctx ends.
+func (a *Authenticator) Run(ctx context.Context) error {
+	if a.issuers != nil && a.issuers.cfg.ConfigFile != "" {
+		a.issuers.follow(ctx, a.logger)
+	}
+	return nil
+}
+
+// New returns what authenticates requests. Issuers of identity tokens are
+// looked for from now on, until ctx ends. When nobody vouches for users, every
+// request is unauthenticated.
+func New(ctx context.Context, cfg Config) (*Authenticator, error) {
 	if len(cfg.ServiceAccountIssuers) == 0 {
 		cfg.ServiceAccountIssuers = []string{DefaultIssuer}
 	}
@@ -121,6 +143,9 @@ func New(ctx context.Context, cfg Config) (authenticator.Request, error) {
 	if cfg.TokenTTL == 0 {
 		cfg.TokenTTL = 10 * time.Second
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
 
 	var requests []authenticator.Request
 	if cfg.RequestHeaderCAs != nil {
@@ -129,7 +154,18 @@ func New(ctx context.Context, cfg Config) (authenticator.Request, error) {
 	if cfg.ClientCAs != nil {
 		requests = append(requests, certificate.NewDynamic(verifyWith(cfg.ClientCAs), certificate.CommonNameUserConversion))
 	}
-	tokens, err := cfg.tokens(ctx)
+	issuers, err := newIssuers(ctx, &cfg)
+	if err != nil {
+		return nil, fmt.Errorf("authn: %w", err)
+	}
+	allowed := apiserver.AnonymousAuthConfig{Enabled: cfg.Anonymous}
+	if issuers != nil && issuers.anonymous != nil {
+		if cfg.AnonymousGiven {
+			return nil, errors.New("authn: --anonymous-auth cannot be given when the file of --authentication-config configures anonymous")
+		}
+		allowed = *issuers.anonymous
+	}
+	tokens, err := cfg.tokens(issuers)
 	if err != nil {
 		return nil, fmt.Errorf("authn: %w", err)
 	}
@@ -141,22 +177,18 @@ func New(ctx context.Context, cfg Config) (authenticator.Request, error) {
 		requests = append(requests, bearertoken.New(token), websocket.NewProtocolAuthenticator(token))
 	}
 
-	known := group.NewAuthenticatedGroupAdder(union.New(requests...))
-	if !cfg.Anonymous {
-		return known, nil
+	a := &Authenticator{Request: group.NewAuthenticatedGroupAdder(union.New(requests...)), issuers: issuers, logger: cfg.Logger}
+	if allowed.Enabled {
+		// Wrong credentials are an error, not anonymous.
+		a.Request = union.NewFailOnError(a.Request, anonymous.NewAuthenticator(allowed.Conditions))
 	}
-	var conditions []apiserver.AnonymousAuthCondition
-	for _, path := range cfg.AnonymousPaths {
-		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: path})
-	}
-	// Wrong credentials are an error, not anonymous.
-	return union.NewFailOnError(known, anonymous.NewAuthenticator(conditions)), nil
+	return a, nil
 }
 
 // tokens are who knows tokens, local before remote. OIDC comes after service
 // accounts: both read the same kind of token, and a token that OIDC does not
 // know may cost it a question to the issuer.
-func (cfg Config) tokens(ctx context.Context) ([]authenticator.Token, error) {
+func (cfg Config) tokens(issuers *issuers) ([]authenticator.Token, error) {
 	var tokens []authenticator.Token
 	add := func(t authenticator.Token) {
 		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(cfg.Audiences, t))
@@ -164,7 +196,7 @@ func (cfg Config) tokens(ctx context.Context) ([]authenticator.Token, error) {
 	if cfg.TokenFile != "" {
 		file, err := tokenfile.NewCSV(cfg.TokenFile)
 		if err != nil {
-			return nil, fmt.Errorf("token file: %w", err)
+			return nil, fmt.Errorf("--token-auth-file: %w", err)
 		}
 		add(file)
 	}
@@ -181,17 +213,13 @@ func (cfg Config) tokens(ctx context.Context) ([]authenticator.Token, error) {
 		}
 		add(bootstrap.NewTokenAuthenticator(secretLister{cfg.Objects}))
 	}
-	if len(cfg.OIDC) > 0 {
-		issuers, err := cfg.oidc(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("oidc: %w", err)
-		}
+	if issuers != nil {
 		add(issuers)
 	}
 	if cfg.WebhookConfigFile != "" {
 		hook, err := cfg.webhook()
 		if err != nil {
-			return nil, fmt.Errorf("webhook: %w", err)
+			return nil, fmt.Errorf("--authentication-token-webhook-config-file: %w", err)
 		}
 		tokens = append(tokens, hook)
 	}
@@ -217,34 +245,6 @@ func (cfg Config) serviceAccounts() ([]authenticator.Token, error) {
 	}, nil
 }
 
-// oidc knows the tokens of all issuers; it does not wait until it has reached
-// them.
-func (cfg Config) oidc(ctx context.Context) (authenticator.Token, error) {
-	var issuers []authenticator.Token
-	for _, jwt := range cfg.OIDC {
-		options := oidc.Options{
-			JWTAuthenticator:     jwt,
-			SupportedSigningAlgs: cfg.OIDCSigningAlgorithms,
-			DisallowedIssuers:    cfg.ServiceAccountIssuers,
-		}
-		if jwt.Issuer.CertificateAuthority != "" {
-			options.CAContentProvider = bundle(jwt.Issuer.CertificateAuthority)
-		}
-		issuer, err := oidc.New(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", jwt.Issuer.URL, err)
-		}
-		issuers = append(issuers, issuer)
-	}
-	return tokenunion.NewFailOnError(issuers...), nil
-}
-
-// bundle is a PEM bundle of certificates.
-type bundle string
-
-// CurrentCABundleContent implements oidc.CAContentProvider.
-func (b bundle) CurrentCABundleContent() []byte { return []byte(b) }
-
 // webhookBackoff is upstream's.
 var webhookBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
@@ -263,6 +263,9 @@ func (cfg Config) webhook() (authenticator.Token, error) {
 	hook, err := webhook.New(client, version, cfg.Audiences, webhookBackoff)
 	if err != nil {
 		return nil, err
+	}
+	if ttl < 0 {
+		return hook, nil
 	}
 	return cache.New(hook, false, ttl, ttl), nil
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,7 +23,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
 	"setpoint.dev/setpoint/pki"
@@ -108,7 +106,7 @@ func newIssuer(t *testing.T, objs *objects, change func(*authn.IssuerConfig)) *a
 	return i
 }
 
-func newAuthn(t *testing.T, cfg authn.Config) authenticator.Request {
+func newAuthn(t *testing.T, cfg authn.Config) *authn.Authenticator {
 	t.Helper()
 	a, err := authn.New(t.Context(), cfg)
 	if err != nil {
@@ -418,7 +416,11 @@ func TestFrontProxy(t *testing.T) {
 
 func TestAnonymous(t *testing.T) {
 	open := newAuthn(t, authn.Config{Anonymous: true})
-	health := newAuthn(t, authn.Config{Anonymous: true, AnonymousPaths: []string{"/livez"}})
+	health := newAuthn(t, authn.Config{ConfigFile: write(t, "authn.yaml", `
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous: {enabled: true, conditions: [{path: /livez}]}
+`)})
 	nobody := newAuthn(t, authn.Config{})
 	const anonymous = "system:anonymous [system:unauthenticated]"
 	for _, test := range []struct {
@@ -465,96 +467,14 @@ func TestTokensAreRemembered(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	for name, cfg := range map[string]authn.Config{
-		"service accounts": {ServiceAccountKeys: []any{authority.ServiceAccountKey}},
-		"bootstrap tokens": {BootstrapTokens: true},
-		"oidc":             {OIDC: []apiserver.JWTAuthenticator{{Issuer: apiserver.Issuer{URL: "http://insecure"}}}},
-		"webhook":          {WebhookConfigFile: "none"},
+		"service accounts":                           {ServiceAccountKeys: []any{authority.ServiceAccountKey}},
+		"bootstrap tokens":                           {BootstrapTokens: true},
+		"--token-auth-file":                          {TokenFile: "none"},
+		"--authentication-token-webhook-config-file": {WebhookConfigFile: "none"},
 	} {
 		if _, err := authn.New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-// serve answers with the documents of an issuer that has the server's URL.
-func serve(t *testing.T, handler http.Handler) (url string, ca []byte) {
-	t.Helper()
-	s := httptest.NewTLSServer(handler)
-	t.Cleanup(s.Close)
-	return s.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-}
-
-func TestOIDC(t *testing.T) {
-	var i *authn.Issuer
-	url, ca := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var document []byte
-		switch r.URL.Path {
-		case authn.OpenIDConfigPath:
-			document, _ = i.OpenIDConfig()
-		case authn.JWKSPath:
-			document, _ = i.JWKS()
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(document)
-	}))
-	objs := newObjects()
-	i = newIssuer(t, objs, func(cfg *authn.IssuerConfig) { cfg.URL, cfg.Address = url, strings.TrimPrefix(url, "https://") })
-
-	prefix := "oidc:"
-	cfg := accounts(objs) // the other reader of such tokens
-	cfg.OIDCSigningAlgorithms = []string{"ES256"}
-	cfg.OIDC = []apiserver.JWTAuthenticator{{
-		Issuer:        apiserver.Issuer{URL: url, CertificateAuthority: string(ca), Audiences: []string{"app"}},
-		ClaimMappings: apiserver.ClaimMappings{Username: apiserver.PrefixedClaimOrExpression{Claim: "sub", Prefix: &prefix}},
-	}}
-	a := newAuthn(t, cfg)
-	tok := token(t, i, ask([]string{"app"}, 600, nil))
-	var got string
-	for range 100 {
-		if got = who(a, withToken(tok)); !strings.HasPrefix(got, "error: ") {
-			break
-		}
-		time.Sleep(50 * time.Millisecond) // it looks for the issuer in its own time
-	}
-	if want := "oidc:system:serviceaccount:shop:web [system:authenticated]"; got != want {
-		t.Errorf("got %s", got)
-	}
-	if got := who(a, withToken(token(t, i, ask([]string{"x"}, 600, nil)))); !strings.HasPrefix(got, "error: ") {
-		t.Errorf("for another audience: %s", got)
-	}
-}
-
-func TestWebhook(t *testing.T) {
-	url, ca := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review authenticationv1.TokenReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		review.Status.Authenticated = review.Spec.Token == "remote"
-		review.Status.User = authenticationv1.UserInfo{Username: "alice", Groups: []string{"far"}}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(review)
-	}))
-	kubeconfig, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "c",
-		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": url, "certificate-authority-data": ca}}},
-		"contexts": []any{map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "u"}}},
-		"users":    []any{map[string]any{"name": "u", "user": map[string]any{}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "webhook.kubeconfig")
-	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := newAuthn(t, authn.Config{WebhookConfigFile: file, WebhookVersion: "v1"})
-	if got := who(a, withToken("remote")); got != "alice [far system:authenticated]" {
-		t.Error(got)
-	}
-	if got := who(a, withToken("wrong")); got != "error: invalid bearer token" {
-		t.Error(got)
 	}
 }
 

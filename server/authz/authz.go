@@ -1,26 +1,32 @@
 // Package authz decides whether a user may do what a request asks.
 //
-// In comes a Config with the modes to ask, in order, and where roles are read
-// from; out comes an authorizer.Authorizer, the chain of them. The first that
+// In comes a Config with the modes to ask, in order, or a file that says so,
+// and where roles are read from; out comes the Chain of them. The first that
 // allows or denies has decided; when none does, the request is not allowed:
 //
 //	always-allowed paths -> system:masters -> modes in the given order
 //
-// RBAC reads roles and bindings through Roles, which follows its source: a
+// config.go reads the order; a mode is made once and kept when the order
+// changes. RBAC reads roles and bindings through Roles, which follows its source: a
 // write to a role is in force for the next request. The Node mode reads Nodes.
 // Guard keeps users from granting what they do not have.
 package authz
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -30,6 +36,7 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	webhookmetrics "k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
@@ -41,13 +48,20 @@ const (
 	AlwaysDeny  = "AlwaysDeny"
 	RBAC        = "RBAC"
 	Node        = "Node"
+	ABAC        = "ABAC"
 	Webhook     = "Webhook"
 )
+
+// modes are all of them; only Webhook may be there more than once.
+var modes = sets.New(AlwaysAllow, AlwaysDeny, RBAC, Node, ABAC, Webhook)
 
 // Config says who decides.
 type Config struct {
 	// Modes are asked in order; none means RBAC.
 	Modes []string
+	// ConfigFile is an AuthorizationConfiguration, instead of Modes and
+	// Webhook*. Run follows its changes.
+	ConfigFile string
 	// AlwaysAllowPaths are open to everyone; a trailing * matches any rest.
 	// Nil means the health checks.
 	AlwaysAllowPaths []string
@@ -57,53 +71,110 @@ type Config struct {
 	// Nodes is what the Node mode reads; it is needed in that mode.
 	Nodes *Nodes
 
+	// PolicyFile has the policies of the ABAC mode, one in a line.
+	PolicyFile string
+
 	// WebhookConfigFile is a kubeconfig that says where the Webhook mode asks.
 	WebhookConfigFile string
 	// WebhookVersion is the version of the SubjectAccessReview that is sent;
 	// empty means v1beta1, as upstream.
 	WebhookVersion string
 	// WebhookAllowedTTL and WebhookDeniedTTL are how long answers are kept;
-	// zero means upstream's 5 minutes and 30 seconds.
+	// zero means upstream's 5 minutes and 30 seconds, negative not at all.
 	WebhookAllowedTTL, WebhookDeniedTTL time.Duration
+
+	// Logger hears of configuration files that cannot be used; nil means
+	// slog.Default.
+	Logger *slog.Logger
 }
 
 // healthPaths are what probes ask without credentials.
 var healthPaths = []string{"/healthz", "/livez", "/readyz"}
 
-// New returns the authorizer, and what can tell a user's rules.
-func New(cfg Config) (authorizer.Authorizer, authorizer.RuleResolver, error) {
-	paths := cfg.AlwaysAllowPaths
-	if paths == nil {
-		paths = healthPaths
-	}
-	open, err := path.NewAuthorizer(paths)
-	if err != nil {
-		return nil, nil, fmt.Errorf("authz: always-allowed paths: %w", err)
-	}
-	modes := cfg.Modes
-	if len(modes) == 0 {
-		modes = []string{RBAC}
-	}
-	chain := []authorizer.Authorizer{open, authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)}
-	var rules []authorizer.RuleResolver
-	for i, mode := range modes {
-		if slices.Contains(modes[:i], mode) {
-			return nil, nil, fmt.Errorf("authz: mode %s is given twice", mode)
-		}
-		m, err := cfg.mode(mode)
-		if err != nil {
-			return nil, nil, fmt.Errorf("authz: mode %s: %w", mode, err)
-		}
-		chain = append(chain, m)
-		rules = append(rules, m)
-	}
-	return union.New(chain...), union.NewRuleResolvers(rules...), nil
+// Chain decides, and can tell a user's rules.
+type Chain struct {
+	cfg Config
+	// first are asked before the modes.
+	first []authorizer.Authorizer
+	// made are the modes but Webhook, which never change.
+	made    map[string]decider
+	current atomic.Pointer[order]
+	data    []byte // what the configuration file held when it was read
+}
+
+// order is who is asked, in order.
+type order struct {
+	authorizer.Authorizer
+	authorizer.RuleResolver
 }
 
 // decider is what every mode is.
 type decider interface {
 	authorizer.Authorizer
 	authorizer.RuleResolver
+}
+
+// New returns the chain.
+func New(cfg Config) (*Chain, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	paths := cfg.AlwaysAllowPaths
+	if paths == nil {
+		paths = healthPaths
+	}
+	open, err := path.NewAuthorizer(paths)
+	if err != nil {
+		return nil, fmt.Errorf("authz: always-allowed paths: %w", err)
+	}
+	c := &Chain{
+		cfg: cfg, made: map[string]decider{},
+		first: []authorizer.Authorizer{open, authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+	}
+	config, err := c.configure()
+	if err != nil {
+		return nil, fmt.Errorf("authz: %w", err)
+	}
+	next, err := c.order(config, func(mode string) (decider, error) {
+		made, err := cfg.mode(mode)
+		c.made[mode] = made
+		return made, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("authz: %w", err)
+	}
+	c.current.Store(next)
+	return c, nil
+}
+
+// Authorize implements authorizer.Authorizer.
+func (c *Chain) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	return c.current.Load().Authorize(ctx, attrs)
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (c *Chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return c.current.Load().RulesFor(ctx, u, namespace)
+}
+
+// order is a configuration at work; mode gives the modes but Webhook.
+func (c *Chain) order(config *apiserver.AuthorizationConfiguration, mode func(string) (decider, error)) (*order, error) {
+	chain := slices.Clone(c.first)
+	var rules []authorizer.RuleResolver
+	for _, a := range config.Authorizers {
+		var m decider
+		var err error
+		if a.Type == apiserver.TypeWebhook {
+			m, err = webhookMode(a)
+		} else {
+			m, err = mode(string(a.Type))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("mode %s: %w", a.Type, err)
+		}
+		chain, rules = append(chain, m), append(rules, m)
+	}
+	return &order{union.New(chain...), union.NewRuleResolvers(rules...)}, nil
 }
 
 func (cfg Config) mode(mode string) (decider, error) {
@@ -122,37 +193,41 @@ func (cfg Config) mode(mode string) (decider, error) {
 			return nil, errors.New("nothing is known of nodes")
 		}
 		return node.NewAuthorizer(cfg.Nodes.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules()), nil
-	case Webhook:
-		return cfg.webhook()
+	case ABAC:
+		if cfg.PolicyFile == "" {
+			return nil, errors.New("--authorization-policy-file is needed")
+		}
+		return abac.NewFromFile(cfg.PolicyFile)
 	}
-	return nil, fmt.Errorf("unknown; the modes are %s",
-		strings.Join([]string{AlwaysAllow, AlwaysDeny, RBAC, Node, Webhook}, ", "))
+	return nil, fmt.Errorf("unknown; the modes are %s", strings.Join(sets.List(modes), ", "))
 }
 
 // webhookBackoff is upstream's for both of its authentication and
 // authorization webhooks.
 var webhookBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
-func (cfg Config) webhook() (decider, error) {
-	if cfg.WebhookConfigFile == "" {
-		return nil, errors.New("no kubeconfig that says where to ask")
+func webhookMode(a apiserver.AuthorizerConfiguration) (decider, error) {
+	if a.Webhook.ConnectionInfo.KubeConfigFile == nil {
+		return nil, fmt.Errorf("%s: connectionInfo of type %s is not served: there is no pod around this server", a.Name, a.Webhook.ConnectionInfo.Type)
 	}
-	client, err := webhookutil.LoadKubeconfig(cfg.WebhookConfigFile, nil)
+	client, err := webhookutil.LoadKubeconfig(*a.Webhook.ConnectionInfo.KubeConfigFile, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", *a.Webhook.ConnectionInfo.KubeConfigFile, err)
 	}
-	version, allowed, denied := cfg.WebhookVersion, cfg.WebhookAllowedTTL, cfg.WebhookDeniedTTL
-	if version == "" {
-		version = "v1beta1"
+	client.Timeout = a.Webhook.Timeout.Duration
+	onError := authorizer.DecisionNoOpinion
+	if a.Webhook.FailurePolicy == apiserver.FailurePolicyDeny {
+		onError = authorizer.DecisionDeny
 	}
-	if allowed == 0 {
-		allowed = 5 * time.Minute
+	var allowed, denied time.Duration
+	if a.Webhook.CacheAuthorizedRequests {
+		allowed = a.Webhook.AuthorizedTTL.Duration
 	}
-	if denied == 0 {
-		denied = 30 * time.Second
+	if a.Webhook.CacheUnauthorizedRequests {
+		denied = a.Webhook.UnauthorizedTTL.Duration
 	}
-	return webhook.New(client, version, allowed, denied, webhookBackoff, authorizer.DecisionNoOpinion,
-		nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
+	return webhook.New(client, a.Webhook.SubjectAccessReviewVersion, allowed, denied, webhookBackoff, onError,
+		a.Webhook.MatchConditions, a.Name, webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
 }
 
 // quote keeps names that users choose from looking like markup in a browser.

@@ -7,9 +7,9 @@
 // the configuration for extension servers.
 //
 // Objects are of the external v1 types and complete but for what only the
-// store can give and for defaults. Each call makes new ones: nothing is
-// computed until it is asked for, and a store that has been used needs Current
-// alone.
+// store can give and for defaults; owner.go says who owns their fields. Each
+// call makes new ones: nothing is computed until it is asked for. A store that
+// has been used is refreshed, and its roles reconciled.
 package bootstrap
 
 import (
@@ -67,6 +67,7 @@ func Objects(cfg Config) ([]runtime.Object, error) {
 	}
 	objs := namespaces()
 	for _, class := range scheduling.SystemPriorityClasses() {
+		class.Generation = 1
 		objs = append(objs, class)
 	}
 	objs = append(objs, policy()...)
@@ -75,12 +76,15 @@ func Objects(cfg Config) ([]runtime.Object, error) {
 	objs = append(objs, serviceRange(ranges), service(addr, cfg.AdvertisePort),
 		serviceip.NewIPAddress(addr, metav1.NamespaceDefault, kubernetes), tokenTracking())
 	current, err := Current(cfg)
-	return append(objs, current...), err
+	if err != nil {
+		return nil, err
+	}
+	return append(objs, current...), own(objs)
 }
 
 // Current returns the objects that say where this server is and whom it
 // trusts: the endpoints of the kubernetes service and the configuration for
-// extension servers. They are written at every start, over what is there.
+// extension servers. Another start may say something else.
 func Current(cfg Config) ([]runtime.Object, error) {
 	var objs []runtime.Object
 	if addr := cfg.AdvertiseAddress.Unmap(); addr.IsValid() && !addr.IsLoopback() && !addr.IsUnspecified() {
@@ -90,7 +94,8 @@ func Current(cfg Config) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
-	return append(objs, trust), nil
+	objs = append(objs, trust)
+	return objs, own(objs)
 }
 
 func (cfg Config) ranges() ([]netip.Prefix, error) {
@@ -126,10 +131,14 @@ func namespaces() []runtime.Object {
 func flowControl() []runtime.Object {
 	var objs []runtime.Object
 	for _, level := range slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations) {
-		objs = append(objs, level.DeepCopy())
+		made := level.DeepCopy()
+		made.Generation = 1
+		objs = append(objs, made)
 	}
 	for _, schema := range slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas) {
-		objs = append(objs, schema.DeepCopy())
+		made := schema.DeepCopy()
+		made.Generation = 1
+		objs = append(objs, made)
 	}
 	return objs
 }
@@ -204,9 +213,10 @@ func endpointSlice(addr netip.Addr, port int) *discoveryv1.EndpointSlice {
 	name, number, protocol, ready := "https", int32(port), corev1.ProtocolTCP, true
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      kubernetes,
-			Namespace: metav1.NamespaceDefault,
-			Labels:    map[string]string{discoveryv1.LabelServiceName: kubernetes},
+			Name:       kubernetes,
+			Namespace:  metav1.NamespaceDefault,
+			Labels:     map[string]string{discoveryv1.LabelServiceName: kubernetes},
+			Generation: 1,
 		},
 		AddressType: family,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},

@@ -13,10 +13,6 @@ import (
 	"setpoint.dev/setpoint/store"
 )
 
-// companionManager owns the fields of objects that are created along with
-// others. Compat: it is whom upstream names.
-const companionManager = "kube-apiserver"
-
 // join asks the kind what else goes into the commit that puts obj in the place
 // of old. The kind may change obj.
 func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
@@ -31,12 +27,16 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 	if err != nil || dryRun {
 		return nil, err
 	}
-	ops := make([]store.Op, 0, len(companions))
+	return c.along(c.info.Plane, companions)
+}
+
+// along are the operations of companions.
+func (h *Handler) along(plane string, companions []kinds.Companion) (ops []store.Op, err error) {
 	for _, k := range companions {
-		op := store.Op{Plane: c.info.Plane, Resource: k.Table, Key: k.Key, If: store.Absent, Value: k.Value, RevAt: -1}
+		op := store.Op{Plane: plane, Resource: k.Table, Key: k.Key, If: store.Absent, Value: k.Value, RevAt: -1}
 		switch {
 		case k.Object != nil:
-			if op, err = c.creation(c.info.Plane, k.Object, companionManager); err != nil {
+			if op, err = h.creation(plane, k.Object, serverManager); err != nil {
 				return nil, err
 			}
 		case k.Value == nil:
@@ -69,19 +69,6 @@ func (c *call) isCompanions(err error) bool {
 // errBusy asks a client to try again whose write was overtaken too often.
 func errBusy(resource schema.GroupResource, verb string) error {
 	return apierrors.NewServerTimeout(resource, verb, 1)
-}
-
-// ownedBy makes manager the owner of a new object's fields.
-func (c *call) ownedBy(obj runtime.Object, manager string) (runtime.Object, error) {
-	owned, err := c.fieldManager(c.resource.Update)
-	if err != nil {
-		return nil, err
-	}
-	live, err := c.resource.Scheme.New(c.kind)
-	if err != nil {
-		return nil, err
-	}
-	return owned.UpdateNoErrors(live, obj, manager), nil
 }
 
 // reader shows a snapshot to kinds.

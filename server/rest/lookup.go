@@ -8,13 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/request"
-	upstream "k8s.io/apiserver/pkg/registry/rest"
 
-	"setpoint.dev/setpoint/server/route"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -101,70 +97,4 @@ func (l Lookup) List(ctx context.Context, resource string) iter.Seq2[runtime.Obj
 			}
 		}
 	}
-}
-
-// Bootstrap stores the objects that are not there yet, all at one revision,
-// and with replace also over those that are.
-func (h *Handler) Bootstrap(ctx context.Context, objects []runtime.Object, replace bool) error {
-	sn, err := h.Store.Snapshot(store.Main)
-	if err != nil {
-		return err
-	}
-	var ops []store.Op
-	for _, external := range objects {
-		op, err := h.creation(store.Main, external, "")
-		if err != nil {
-			return err
-		}
-		have, err := sn.Get(ctx, op.Resource, op.Key)
-		if err != nil {
-			return err
-		}
-		switch {
-		case have == nil:
-			op.If = store.Absent
-		case replace:
-			op.If = store.At(have.Rev)
-		default:
-			continue
-		}
-		ops = append(ops, op)
-	}
-	if len(ops) == 0 {
-		return nil
-	}
-	_, err = h.Store.Commit(ctx, store.Provenance{User: "system:apiserver", Verb: "bootstrap"}, ops...)
-	return err
-}
-
-// creation is the operation that creates an object of an external type, which
-// gets its defaults. With a manager, that one owns its fields.
-func (h *Handler) creation(plane string, external runtime.Object, manager string) (store.Op, error) {
-	c := &call{Handler: h, info: &route.Request{RequestInfo: &request.RequestInfo{}, Plane: plane}}
-	for _, r := range h.Kinds().All() {
-		gvks, _, err := r.Scheme.ObjectKinds(external)
-		if err == nil && gvks[0].Group == r.Group && gvks[0].Kind == r.Kind && r.Create != nil {
-			c.resource, c.kind = r, gvks[0]
-			break
-		}
-	}
-	if c.resource == nil {
-		return store.Op{}, apierrors.NewBadRequest("object of an unknown kind")
-	}
-	c.resource.Scheme.Default(external)
-	obj, err := c.resource.Scheme.ConvertToVersion(external, runtime.InternalGroupVersioner)
-	if err != nil {
-		return store.Op{}, err
-	}
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return store.Op{}, err
-	}
-	upstream.FillObjectMetaSystemFields(m)
-	if manager != "" {
-		if obj, err = c.ownedBy(obj, manager); err != nil {
-			return store.Op{}, err
-		}
-	}
-	return c.op(obj, store.Absent)
 }

@@ -163,19 +163,20 @@ func (c *call) respondList(p *page) error {
 	if form := c.form(); form != nil {
 		return c.writeList(form, p, m)
 	}
-	switch c.out.as {
-	case "PartialObjectMetadataList":
-		return c.respondPartialList(p, m)
-	case "PartialObjectMetadata":
-		list, err := c.internalList(&page{}, m)
-		if err != nil {
-			return err
-		}
-		return refused(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
-	}
 	list, err := c.internalList(p, m)
 	if err != nil {
 		return err
+	}
+	return c.respondInternalList(list, m)
+}
+
+// respondInternalList answers with a list of the kind's internal type.
+func (c *call) respondInternalList(list runtime.Object, m metav1.ListMeta) error {
+	switch c.out.as {
+	case "PartialObjectMetadataList":
+		return c.respondPartialList(list, m)
+	case "PartialObjectMetadata":
+		return refused(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
 	}
 	body, err := c.encodeObject(list)
 	if err != nil {
@@ -185,18 +186,16 @@ func (c *call) respondList(p *page) error {
 	return nil
 }
 
-func (c *call) respondPartialList(p *page, m metav1.ListMeta) error {
+func (c *call) respondPartialList(of runtime.Object, m metav1.ListMeta) error {
 	list := &metav1.PartialObjectMetadataList{ListMeta: m}
-	for _, o := range p.objects {
-		obj, err := c.stored(o)
-		if err != nil {
-			return err
-		}
+	if err := meta.EachListItem(of, func(obj runtime.Object) error {
 		item, err := c.partial(obj)
-		if err != nil {
-			return err
+		if err == nil {
+			list.Items = append(list.Items, *item)
 		}
-		list.Items = append(list.Items, *item)
+		return err
+	}); err != nil {
+		return err
 	}
 	list.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadataList"))
 	info, err := metaCodec().Media(c.out.MediaType)

@@ -156,24 +156,3 @@ func userInfo(u user.Info) authentication.UserInfo {
 	}
 	return info
 }
-
-// componentStatus answers for the components of upstream's control plane, none
-// of which is a process of its own here.
-func (c *call) componentStatus() error {
-	if c.info.Verb == "list" && c.out.as == "PartialObjectMetadataList" {
-		return c.respondPartialList(&page{}, metav1.ListMeta{})
-	}
-	if c.info.Verb == "list" {
-		list, err := c.internalList(&page{}, metav1.ListMeta{}) // of no revision: nothing is stored
-		if err != nil {
-			return err
-		}
-		body, err := c.encodeObject(list)
-		if err != nil {
-			return err
-		}
-		c.writeBody(http.StatusOK, body)
-		return nil
-	}
-	return apierrors.NewNotFound(schema.GroupResource{Resource: "componentstatus"}, c.info.Name)
-}

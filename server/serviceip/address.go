@@ -196,10 +196,7 @@ func (d *draft) returnAddress(ip string) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	return d.returnEntry(addressesTable, addr.String(), func(s claim) bool {
-		ref := s.Spec.ParentRef
-		return ref != nil && ref.Group == "" && ref.Resource == "services" && ref.Namespace == d.owner.Namespace && ref.Name == d.owner.Name
-	})
+	return d.returnEntry(addressesTable, addr.String(), func(s claim) bool { return s.isServices() && s.parent() == d.ownerKey() })
 }
 
 // parse reads an address as generously as upstream does: leading zeros are

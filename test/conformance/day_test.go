@@ -130,6 +130,7 @@ var day = []struct {
 		{run: "api-resources --api-group=batch --verbs=list -o name", want: []string{"cronjobs.batch", "jobs.batch"}},
 		{run: "api-versions", want: []string{"apps/v1\n", "v1\n"}},
 		{run: "version", want: []string{"Server Version: v1.36"}},
+		{run: "get componentstatuses", want: []string{"NAME                 STATUS      MESSAGE", "etcd-0               Healthy     ok", "scheduler            Unhealthy"}, err: "v1 ComponentStatus is deprecated in v1.19+", code: -1},
 		{run: "cluster-info", want: []string{"Kubernetes control plane"}},
 		{run: "config view", want: []string{"certificate-authority-data: DATA+OMITTED"}},
 		{run: "config current-context", want: []string{"setpoint"}},

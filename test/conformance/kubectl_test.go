@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,11 @@ import (
 	"setpoint.dev/setpoint/app/apptest"
 )
 
-var stockKubectl = flag.String("kubectl", os.Getenv("SETPOINT_KUBECTL"), "another kubectl to run the same day with")
+var anyKubectl = flag.String("kubectl", os.Getenv("SETPOINT_KUBECTL"), "another kubectl to run the same day with")
+
+// stock are the kubectls that test/kubectl/build.sh makes: of the release that
+// is served, and the oldest that may talk to it.
+var stock = []string{"kubectl-1.36", "kubectl-1.35"}
 
 // patience bounds every wait for the server.
 const patience = 30 * time.Second
@@ -110,11 +115,17 @@ func build(t *testing.T) string {
 
 func TestKubectl(t *testing.T) {
 	judges := map[string][]string{"built-in": {build(t), "kubectl"}}
-	if *stockKubectl != "" {
-		judges["stock"] = []string{*stockKubectl}
+	for _, name := range stock {
+		judges[name] = []string{filepath.Join("..", "..", "bin", name)}
+	}
+	if *anyKubectl != "" {
+		judges["given"] = []string{*anyKubectl}
 	}
 	for name, command := range judges {
 		t.Run(name, func(t *testing.T) {
+			if _, err := os.Stat(command[0]); err != nil && slices.Contains(stock, name) {
+				t.Skipf("%v; make kubectls builds it", err)
+			}
 			t.Parallel()
 			k := &kubectl{command, apptest.Start(t).Kubeconfig, t.TempDir()}
 			for _, part := range day {

@@ -30,7 +30,7 @@ var Accepted = map[string]string{
 	"update: wrong uid":                       noKey,
 	"patch: JSON object":                      otherProgram,
 	"kinds: role update creates":              "an empty list is stored as an empty list; protobuf in etcd makes it none",
-	"kinds: cluster role table":               "the objects that a control plane starts with have no managedFields",
+	"kinds: cluster role that gathers others": "a role that gathers others has their rules from the start, owned as by the controller that gathers",
 	"door: get /openid/v1/jwks/x":             "an unknown path outside the API is answered with a page, not a Status",
 	"dry: review":                             noReviewOwner,
 	"reviews: token for an audience":          noReviewOwner,
