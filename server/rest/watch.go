@@ -47,12 +47,17 @@ func (c *call) watch() error {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.watchTime(q))
 	defer cancel()
+	waited := false
 	w, err := c.Hub.Watch(ctx, options)
 	for ; errors.Is(err, store.ErrFuture); w, err = c.Hub.Watch(ctx, options) {
 		// Compat: a watch waits for the revision that it begins after.
 		if !c.await(ctx, flusher) {
 			return nil
 		}
+		waited = true
+	}
+	if err != nil && waited && ctx.Err() != nil {
+		return nil // the answer has begun, and its time is over
 	}
 	if err != nil {
 		return err
