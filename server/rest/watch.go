@@ -55,6 +55,7 @@ func (c *call) watch() error {
 	options.LastBookmark = time.Now().Add(lasts - bookmarkBefore)
 	ctx, cancel := context.WithTimeout(c.ctx, lasts)
 	defer cancel()
+	waited := false
 	w, err := c.Hub.Watch(ctx, options)
 	for ; errors.Is(err, store.ErrFuture); w, err = c.Hub.Watch(ctx, options) {
 		// Compat: a watch waits for the revision that it begins after. One that
@@ -66,6 +67,10 @@ func (c *call) watch() error {
 		if !c.await(ctx, flusher) {
 			return nil
 		}
+		waited = true
+	}
+	if err != nil && waited && ctx.Err() != nil {
+		return nil // the answer has begun, and its time is over
 	}
 	if err != nil {
 		return err
