@@ -145,6 +145,9 @@ func (a *App) build(ctx context.Context) error {
 	who, err := authn.New(ctx, authn.Config{
 		ClientCAs: a.authority.ClientPool(), ServiceAccountKeys: []any{a.authority.ServiceAccountKey}, Objects: lookup,
 		BootstrapTokens: true, TokenFile: a.cfg.TokenFile, Anonymous: true,
+		RequestHeaderCAs: a.authority.FrontProxyPool(), RequestHeaderAllowedNames: []string{pki.FrontProxyUser},
+		RequestHeaderUsernameHeaders: frontProxyHeaders.user, RequestHeaderUIDHeaders: frontProxyHeaders.uid,
+		RequestHeaderGroupHeaders: frontProxyHeaders.groups, RequestHeaderExtraHeadersStart: frontProxyHeaders.extra,
 	})
 	if err != nil {
 		return err
@@ -180,16 +183,27 @@ func (a *App) build(ctx context.Context) error {
 	a.server = server.New(server.Config{
 		REST: a.rest, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()),
 		OpenAPI: openapi.New(all, server.Version()), Authn: who, Authz: may, Issuer: issuer, Logger: a.cfg.Logger,
-		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.ClientPool(), Drained: drained,
+		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.AskedPool(), Drained: drained,
 		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout,
 	})
 	return a.bootstrap(ctx)
 }
 
+// frontProxyHeaders are those in which a front proxy, which may be this server,
+// says for whom it speaks.
+var frontProxyHeaders = struct{ user, uid, groups, extra []string }{
+	user: []string{"X-Remote-User"}, uid: []string{"X-Remote-Uid"}, groups: []string{"X-Remote-Group"}, extra: []string{"X-Remote-Extra-"},
+}
+
 // bootstrap stores what an empty control plane starts with, and where this one
 // is.
 func (a *App) bootstrap(ctx context.Context) error {
-	cfg := bootstrap.Config{AdvertisePort: a.port(), ClientCA: a.authority.CACert}
+	cfg := bootstrap.Config{
+		AdvertisePort: a.port(), ClientCA: a.authority.CACert,
+		RequestHeaderCA: a.authority.FrontProxyCACert, RequestHeaderAllowedNames: []string{pki.FrontProxyUser},
+		RequestHeaderUsernameHeaders: frontProxyHeaders.user, RequestHeaderUIDHeaders: frontProxyHeaders.uid,
+		RequestHeaderGroupHeaders: frontProxyHeaders.groups, RequestHeaderExtraHeadersStart: frontProxyHeaders.extra,
+	}
 	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
