@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"setpoint.dev/setpoint/api/codec"
@@ -24,6 +25,7 @@ import (
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/pki"
 	"setpoint.dev/setpoint/server"
+	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/audit"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
@@ -76,6 +78,7 @@ type App struct {
 	listener  net.Listener
 	audit     *audit.Log   // nil when there is none
 	nodes     *authz.Nodes // nil when the Node mode is not asked
+	aggregate *aggregate.Aggregator
 }
 
 // Open opens the data folder and the listener. Run serves on it; Close gives
@@ -180,13 +183,31 @@ func (a *App) build(ctx context.Context) error {
 	}
 	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Authorizer: may, Rules: rules, Tokens: who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, may), Watched: counts.Events})
 	counts.CountObjects(a.rest.Counts)
+	a.aggregate = aggregate.New(aggregate.Config{
+		Objects: lookup, API: a.rest, Kinds: all, Certificate: a.authority.FrontProxy, Drain: drained, Logger: a.cfg.Logger,
+	})
+	found, specs := discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), openapi.New(all, server.Version())
+	found.Join(a.aggregate.Joined)
+	specs.Join(a.aggregate)
 	a.server = server.New(server.Config{
-		REST: a.rest, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()),
-		OpenAPI: openapi.New(all, server.Version()), Authn: who, Authz: may, Issuer: issuer, Logger: a.cfg.Logger,
+		REST: a.rest, Discovery: found, OpenAPI: specs, Elsewhere: a.aggregate.Find, Authn: who, Authz: may, Issuer: issuer, Logger: a.cfg.Logger,
 		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.AskedPool(), Drained: drained,
 		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout,
 	})
-	return a.bootstrap(ctx)
+	if err := a.bootstrap(ctx); err != nil {
+		return err
+	}
+	return a.register(ctx, lookup)
+}
+
+// register makes known which other servers there are before the first request:
+// one that is not known yet would be taken for one that is gone.
+func (a *App) register(ctx context.Context, objects rest.Lookup) error {
+	services, err := objects.ListAPIServices(ctx)
+	for _, s := range services {
+		a.aggregate.Observe(nil, s)
+	}
+	return err
 }
 
 // frontProxyHeaders are those in which a front proxy, which may be this server,
@@ -207,18 +228,33 @@ func (a *App) bootstrap(ctx context.Context) error {
 	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
-	var objects []runtime.Object
-	var err error
+	local := aggregate.Local(a.rest.Kinds())
 	if a.store.Current() == 0 {
-		if objects, err = bootstrap.Objects(cfg); err != nil {
+		objects, err := bootstrap.Objects(cfg)
+		if err != nil {
 			return err
 		}
-		return a.rest.Bootstrap(ctx, objects, false)
+		return a.rest.Bootstrap(ctx, withServices(objects, local), false)
 	}
-	if objects, err = bootstrap.Current(cfg); err != nil {
+	objects, err := bootstrap.Current(cfg)
+	if err != nil {
 		return err
 	}
-	return a.rest.Bootstrap(ctx, objects, true)
+	have, err := rest.Lookup{Store: a.store}.ListAPIServices(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.rest.Bootstrap(ctx, withServices(objects, aggregate.Missing(local, have)), true); err != nil {
+		return err
+	}
+	return a.aggregate.Restore(ctx, local, have)
+}
+
+func withServices(objects []runtime.Object, services []*apiregistrationv1.APIService) []runtime.Object {
+	for _, s := range services {
+		objects = append(objects, s)
+	}
+	return objects
 }
 
 // Address is the host and port that the server listens on.

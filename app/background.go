@@ -2,9 +2,12 @@ package app
 
 import (
 	"context"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/store"
 )
@@ -17,6 +20,8 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	if a.nodes != nil {
 		g.Go(func() error { return a.rest.Observe(ctx, authz.Observed(), concernsNode, a.nodes.Observe) })
 	}
+	g.Go(func() error { return a.rest.Observe(ctx, aggregate.Tables, a.concernsServers, a.aggregate.Observe) })
+	g.Go(func() error { return a.aggregate.Run(ctx) })
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {
@@ -42,4 +47,17 @@ func concernsNode(table string, o *store.Object) bool {
 	}
 	node, _ := o.Field("spec.nodeName")
 	return node != ""
+}
+
+// concernsServers leaves out services that no other API server is reached
+// through.
+func (a *App) concernsServers(table string, o *store.Object) bool {
+	namespace, name, namespaced := strings.Cut(o.Key(), "/")
+	if !namespaced {
+		name = namespace
+	}
+	if service, of := o.Label(discoveryv1.LabelServiceName); of {
+		name = service
+	}
+	return a.aggregate.Wants(table, namespace, name)
 }
