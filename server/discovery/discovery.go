@@ -156,10 +156,10 @@ func (s *Server) refuseMedia(w http.ResponseWriter, r *http.Request, path string
 }
 
 // refusePath answers for a path that there is not. Compat: in a group that is
-// served, with a Status.
+// served here, with a Status.
 func (s *Server) refusePath(w http.ResponseWriter, r *http.Request, path string) {
 	parts := strings.Split(path, "/")
-	if parts[1] == "api" || len(parts) > 2 && s.document("/apis/"+parts[2]) != nil {
+	if parts[1] == "api" || len(parts) > 2 && slices.ContainsFunc(s.list().All(), func(r *kinds.Resource) bool { return r.Group == parts[2] }) {
 		refuse(w, r, http.StatusNotFound, "")
 		return
 	}
