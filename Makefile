@@ -35,6 +35,7 @@ lint: ## check style and formatting
 	$(LINT) run ./...
 	cd test/bench && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 	cd test/differential && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
+	cd test/extension && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 
 fmt: ## format the code
 	$(LINT) fmt ./...
@@ -46,8 +47,9 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; done
 
-conformance: ## compare with a real kube-apiserver, which is built first
+conformance: ## compare with a real kube-apiserver, which is built first; put a real extension server behind
 	cd test/differential && $(GO) test -count=1 -timeout 60m -v ./...
+	cd test/extension && $(GO) test -count=1 -timeout 20m ./...
 
 bench: ## measure, beside the peers where there are any
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
@@ -58,6 +60,7 @@ deps: ## fetch the modules that build, tests and tools need
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
 	cd test/differential && $(GO) mod download
+	cd test/extension && $(GO) mod download
 
 clean: ## remove what the targets made
 	rm -rf bin

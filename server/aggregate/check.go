@@ -19,9 +19,9 @@ import (
 
 // Bounds of checks. A server is asked every checkEvery; one that fails is asked
 // again after retryFirst, and then after twice as long each time, up to
-// checkEvery. Atonce says how many APIServices are checked at the same time,
-// and attempts how many requests one check makes: a service may have endpoints
-// that do not answer.
+// checkEvery. AtOnce says how many APIServices are checked at the same time, and
+// attempts how often a check asks before it gives up: a service may have
+// endpoints that do not answer.
 const (
 	checkEvery  = 30 * time.Second
 	retryFirst  = 250 * time.Millisecond
@@ -222,28 +222,35 @@ func isReady(s *discoveryv1.EndpointSlice, port string) bool {
 	})
 }
 
-// probe asks a server for the document that it must have. One answer out of
-// several attempts is enough.
+// probe asks a server for the document that it must have. When that fails it
+// asks several times at once: one answer is enough.
 func (b *backend) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeWithin)
-	defer cancel()
-	results := make(chan error, attempts)
-	for range attempts {
+	failure := b.ask(ctx)
+	if failure == nil {
+		return nil
+	}
+	results := make(chan error, attempts-1)
+	for range attempts - 1 {
 		go func() { results <- b.ask(ctx) }()
 	}
-	var failure error
-	for range attempts {
-		err := <-results
-		if err == nil {
-			return nil
+	answered := false
+	for range attempts - 1 {
+		if err := <-results; err == nil {
+			answered = true
+		} else {
+			failure = err
 		}
-		failure = err
+	}
+	if answered {
+		return nil
 	}
 	b.close() // a broken connection is not to be used again
 	return failure
 }
 
 func (b *backend) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
 	at, err := b.of.resolve(ctx, b.service.Spec.Service)
 	if err != nil {
 		return err
