@@ -36,6 +36,7 @@ lint: ## check style and formatting
 	cd test/bench && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 	cd test/differential && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 	cd test/kubectl && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
+	cd test/extension && $(GO) tool -modfile=../../go.tools.mod golangci-lint run --config ../../.golangci.yml ./...
 
 fmt: ## format the code
 	$(LINT) fmt ./...
@@ -47,9 +48,10 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; done
 
-conformance: kubectls ## let stock kubectls judge, and compare with a real kube-apiserver, which is built first
+conformance: kubectls ## let stock kubectls judge, compare with a real kube-apiserver, which is built first, and put a real extension server behind
 	$(GO) test -count=1 -timeout 20m -v ./test/conformance
 	cd test/differential && $(GO) test -count=1 -timeout 60m -v ./...
+	cd test/extension && $(GO) test -count=1 -timeout 20m ./...
 
 bench: ## measure, beside the peers where there are any
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
@@ -64,6 +66,7 @@ deps: ## fetch the modules that build, tests and tools need, and build the stock
 	cd test/bench && $(GO) mod download
 	cd test/differential && $(GO) mod download
 	cd test/kubectl && $(GO) mod download && $(GO) mod download -modfile=go.1.35.mod
+	cd test/extension && $(GO) mod download
 	$(MAKE) kubectls
 
 clean: ## remove what the targets made

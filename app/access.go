@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"setpoint.dev/setpoint/pki"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/rest"
@@ -95,6 +96,9 @@ func (a *App) decide(ctx context.Context, lookup rest.Lookup, roles *authz.Roles
 		OIDC: cfg.OIDC, ConfigFile: cfg.AuthenticationConfig, Logger: a.cfg.Logger,
 		WebhookConfigFile: cfg.TokenWebhook.ConfigFile, WebhookVersion: cfg.TokenWebhook.Version, WebhookTTL: cfg.TokenWebhook.TTL,
 		Anonymous: anonymous, AnonymousGiven: cfg.Anonymous != nil,
+		RequestHeaderCAs: a.authority.FrontProxyPool(), RequestHeaderAllowedNames: []string{pki.FrontProxyUser},
+		RequestHeaderUsernameHeaders: frontProxyHeaders.user, RequestHeaderUIDHeaders: frontProxyHeaders.uid,
+		RequestHeaderGroupHeaders: frontProxyHeaders.groups, RequestHeaderExtraHeadersStart: frontProxyHeaders.extra,
 	}); err != nil {
 		return nil, err
 	}

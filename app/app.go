@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"setpoint.dev/setpoint/api/codec"
@@ -23,6 +24,7 @@ import (
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/pki"
 	"setpoint.dev/setpoint/server"
+	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/audit"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
@@ -81,6 +83,7 @@ type App struct {
 	may       *authz.Chain
 	clientCA  []byte             // who may sign for clients, as PEM
 	stop      context.CancelFunc // ends what runs by itself
+	aggregate *aggregate.Aggregator
 }
 
 // Open opens the data folder and the listener. Run serves on it; Close gives
@@ -169,28 +172,58 @@ func (a *App) build(ctx context.Context) error {
 	}
 	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events})
 	counts.CountObjects(a.rest.Counts)
+	a.aggregate = aggregate.New(aggregate.Config{
+		Objects: lookup, API: a.rest, Kinds: all, Certificate: a.authority.FrontProxy, Drain: drained, Logger: a.cfg.Logger,
+	})
+	found, specs := discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), openapi.New(all, server.Version())
+	found.Join(a.aggregate.Joined)
+	specs.Join(a.aggregate)
 	a.server = server.New(server.Config{
-		REST: a.rest, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()),
-		OpenAPI: openapi.New(all, server.Version()), Authn: a.who, Authz: a.may, Issuer: issuer, Logger: a.cfg.Logger,
-		Certificate: a.authority.GetCertificate, ClientCAs: clients, Drained: drained,
+		REST: a.rest, Discovery: found, OpenAPI: specs, Elsewhere: a.aggregate.Find, Authn: a.who, Authz: a.may, Issuer: issuer, Logger: a.cfg.Logger,
+		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.AskedPool(clients), Drained: drained,
 		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	})
-	return a.bootstrap(ctx)
+	if err := a.bootstrap(ctx); err != nil {
+		return err
+	}
+	return a.register(ctx, lookup)
+}
+
+// register makes known which other servers there are before the first request:
+// one that is not known yet would be taken for one that is gone.
+func (a *App) register(ctx context.Context, objects rest.Lookup) error {
+	services, err := objects.ListAPIServices(ctx)
+	for _, s := range services {
+		a.aggregate.Observe(nil, s)
+	}
+	return err
+}
+
+// frontProxyHeaders are those in which a front proxy, which may be this server,
+// says for whom it speaks.
+var frontProxyHeaders = struct{ user, uid, groups, extra []string }{
+	user: []string{"X-Remote-User"}, uid: []string{"X-Remote-Uid"}, groups: []string{"X-Remote-Group"}, extra: []string{"X-Remote-Extra-"},
 }
 
 // bootstrap stores what an empty control plane starts with, or mends what one
 // that has been used has of it, and says where this one is.
 func (a *App) bootstrap(ctx context.Context) error {
-	cfg := bootstrap.Config{AdvertisePort: a.port(), ClientCA: a.clientCA}
+	cfg := bootstrap.Config{
+		AdvertisePort: a.port(), ClientCA: a.clientCA,
+		RequestHeaderCA: a.authority.FrontProxyCACert, RequestHeaderAllowedNames: []string{pki.FrontProxyUser},
+		RequestHeaderUsernameHeaders: frontProxyHeaders.user, RequestHeaderUIDHeaders: frontProxyHeaders.uid,
+		RequestHeaderGroupHeaders: frontProxyHeaders.groups, RequestHeaderExtraHeadersStart: frontProxyHeaders.extra,
+	}
 	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
+	local := aggregate.Local(a.rest.Kinds())
 	if a.store.Current() == 0 {
 		objects, err := bootstrap.Objects(cfg)
 		if err != nil {
 			return err
 		}
-		return a.rest.Bootstrap(ctx, objects, bootstrap.Edition)
+		return a.rest.Bootstrap(ctx, withServices(objects, local), bootstrap.Edition)
 	}
 	stored := func(obj runtime.Object) (runtime.Object, error) { return a.rest.Stored(ctx, obj) }
 	objects, err := bootstrap.Refresh(cfg, stored)
@@ -208,7 +241,21 @@ func (a *App) bootstrap(ctx context.Context) error {
 		}
 		objects = append(objects, roles...)
 	}
-	return a.rest.Bootstrap(ctx, objects, bootstrap.Edition)
+	have, err := rest.Lookup{Store: a.store}.ListAPIServices(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.rest.Bootstrap(ctx, withServices(objects, aggregate.Missing(local, have)), bootstrap.Edition); err != nil {
+		return err
+	}
+	return a.aggregate.Restore(ctx, local, have)
+}
+
+func withServices(objects []runtime.Object, services []*apiregistrationv1.APIService) []runtime.Object {
+	for _, s := range services {
+		objects = append(objects, s)
+	}
+	return objects
 }
 
 // Address is the host and port that the server listens on.

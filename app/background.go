@@ -2,10 +2,13 @@ package app
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/serviceip"
 	"setpoint.dev/setpoint/store"
@@ -30,6 +33,8 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 			a.cfg.Logger.Error("addresses of services are not repaired yet", "error", err)
 		})
 	})
+	g.Go(func() error { return a.rest.Observe(ctx, aggregate.Tables, a.concernsServers, a.aggregate.Observe) })
+	g.Go(func() error { return a.aggregate.Run(ctx) })
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {
@@ -55,4 +60,17 @@ func concernsNode(table string, o *store.Object) bool {
 	}
 	node, _ := o.Field("spec.nodeName")
 	return node != ""
+}
+
+// concernsServers leaves out services that no other API server is reached
+// through.
+func (a *App) concernsServers(table string, o *store.Object) bool {
+	namespace, name, namespaced := strings.Cut(o.Key(), "/")
+	if !namespaced {
+		name = namespace
+	}
+	if service, of := o.Label(discoveryv1.LabelServiceName); of {
+		name = service
+	}
+	return a.aggregate.Wants(table, namespace, name)
 }

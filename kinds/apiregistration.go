@@ -30,8 +30,8 @@ func (apiServiceColumns) ConvertToTable(_ context.Context, obj, _ runtime.Object
 	doc := metav1.ObjectMeta{}.SwaggerDoc()
 	t := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name", Description: doc["name"]},
-		{Name: "Service", Type: "string", Description: "Namespace and name of the service that answers, or Local."},
-		{Name: "Available", Type: "string", Description: "Status of the Available condition, with its reason unless true."},
+		{Name: "Service", Type: "string", Description: "The reference to the service that hosts this API endpoint."},
+		{Name: "Available", Type: "string", Description: "Whether this service is available."},
 		{Name: "Age", Type: "string", Description: doc["creationTimestamp"]},
 	}}
 	if l, err := meta.ListAccessor(obj); err == nil {

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/applyconfigurations"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregator "k8s.io/kube-aggregator/pkg/client/applyconfiguration"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
@@ -33,10 +35,19 @@ func NewOwnership(scheme *runtime.Scheme) *Ownership {
 	return &Ownership{
 		scheme: scheme,
 		types: sync.OnceValue(func() managedfields.TypeConverter {
-			return withScale{applyconfigurations.NewTypeConverter(scheme)}
+			return withScale{typesOf(scheme)}
 		}),
 		managers: map[scope]*managedfields.FieldManager{},
 	}
+}
+
+// typesOf knows the types of a scheme. Those of APIServices lie with their
+// clients, all others with client-go.
+func typesOf(scheme *runtime.Scheme) managedfields.TypeConverter {
+	if scheme.IsVersionRegistered(apiregistrationv1.SchemeGroupVersion) {
+		return aggregator.NewTypeConverter(scheme)
+	}
+	return applyconfigurations.NewTypeConverter(scheme)
 }
 
 // For returns the field manager for requests that write a kind, or one of its

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -55,6 +56,11 @@ func (p *pair) certPEM() []byte {
 // keyPEM is the key's part of the file.
 func (p *pair) keyPEM() []byte {
 	return p.pem[len(p.certPEM()):]
+}
+
+// forTLS is what is shown to the other side of a connection.
+func (p *pair) forTLS() *tls.Certificate {
+	return &tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
 }
 
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {

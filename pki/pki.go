@@ -8,14 +8,19 @@
 //	serving.pem          the server's certificate, signed by the authority
 //	admin.pem            a client certificate in group system:masters
 //	service-account.pem  the key that signs service account tokens
+//	front-proxy-ca.pem   authority of front proxies: certificate, key
+//	front-proxy.pem      what the server shows when it speaks for its clients
 //
 // A certificate and its key share a file, so that no crash can leave a pair
 // that does not match. Files are 0600 in a folder of 0700 and appear whole or
-// not at all. Every key is ECDSA P-256: making all four costs about a
+// not at all. Every key is ECDSA P-256: making all six costs about a
 // millisecond, where one RSA key would cost a hundred.
 //
-// The authority's key and the service account key are never replaced: clients
-// and tokens outlive any renewal.
+// Front proxies have an authority of their own: whoever it vouches for may act
+// as anyone, so no client's certificate may pass for one.
+//
+// The authorities' keys and the service account key are never replaced:
+// clients and tokens outlive any renewal.
 package pki
 
 import (
@@ -49,6 +54,14 @@ const (
 	servingFile        = "serving.pem"
 	adminFile          = "admin.pem"
 	serviceAccountFile = "service-account.pem"
+	frontAuthorityFile = "front-proxy-ca.pem"
+	frontProxyFile     = "front-proxy.pem"
+)
+
+// Common names of the authorities.
+const (
+	authorityName      = "setpoint-ca"
+	frontAuthorityName = "setpoint-front-proxy-ca"
 )
 
 // Who the admin certificate is for. Members of the group may do everything.
@@ -56,6 +69,9 @@ const (
 	AdminUser  = "setpoint-admin"
 	AdminGroup = "system:masters"
 )
+
+// FrontProxyUser is who the server is when it speaks for its clients.
+const FrontProxyUser = "front-proxy-client"
 
 // Authority is the certificate authority of a control plane with the
 // certificates and keys it made. Its exported fields do not change after Load.
@@ -74,12 +90,30 @@ type Authority struct {
 	// ServiceAccountKey signs service account tokens; it is an
 	// *ecdsa.PrivateKey.
 	ServiceAccountKey crypto.Signer
+	// FrontProxyCACert is the certificate of the front proxies' authority as
+	// PEM.
+	FrontProxyCACert []byte
 
 	folder *folder
 	names  names
+	own    signer // CA and CAKey
+	front  signer // the front proxies' authority
 
-	mu      sync.Mutex // guards the fields below
-	serving *tls.Certificate
+	mu         sync.Mutex // guards the fields below
+	serving    *tls.Certificate
+	frontProxy *tls.Certificate
+}
+
+// signer is an authority: what it is known by and what it signs with.
+type signer struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+func (s signer) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(s.cert)
+	return pool
 }
 
 // Load returns the authority kept in dir and makes what is missing there; an
@@ -99,7 +133,9 @@ func Load(dir string, hosts []string) (*Authority, error) {
 		return nil, fmt.Errorf("pki: %w", err)
 	}
 	a := &Authority{folder: f, names: standardNames(hosts)}
-	for _, step := range []func() error{a.loadAuthority, a.loadServing, a.loadAdmin, a.loadServiceAccount, f.flush} {
+	for _, step := range []func() error{
+		a.loadAuthorities, a.loadServing, a.loadAdmin, a.loadServiceAccount, a.loadFrontProxy, f.flush,
+	} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("pki: %w", err)
 		}
@@ -111,25 +147,43 @@ func Load(dir string, hosts []string) (*Authority, error) {
 // certificate in time. When the renewed certificate cannot be written it is
 // used all the same, and made again at the next start.
 func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return a.current(&a.serving, servingFile, a.issueServing)
+}
+
+// FrontProxy is the certificate that the server shows to other servers when it
+// speaks for its clients. It is renewed as GetCertificate's is.
+func (a *Authority) FrontProxy() (*tls.Certificate, error) {
+	return a.current(&a.frontProxy, frontProxyFile, a.issueFrontProxy)
+}
+
+// current is a certificate in use, made anew when it is about to end.
+func (a *Authority) current(used **tls.Certificate, file string, issue func() (*pair, error)) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !nearEnd(a.serving.Leaf, leafRenew) {
-		return a.serving, nil
+	if !nearEnd((*used).Leaf, leafRenew) {
+		return *used, nil
 	}
-	p, err := a.issueServing()
+	p, err := issue()
 	if err != nil {
-		return nil, fmt.Errorf("pki: renew serving certificate: %w", err)
+		return nil, fmt.Errorf("pki: renew %s: %w", file, err)
 	}
-	a.serving = a.servingPair(p)
-	a.folder.put(servingFile, p.pem)
+	*used = p.forTLS()
+	a.folder.put(file, p.pem)
 	_ = a.folder.flush() // only costs a renewal at the next start
-	return a.serving, nil
+	return *used, nil
 }
 
 // ClientPool verifies client certificates that this authority signed.
-func (a *Authority) ClientPool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.CA)
+func (a *Authority) ClientPool() *x509.CertPool { return a.own.pool() }
+
+// FrontProxyPool verifies the certificates of front proxies.
+func (a *Authority) FrontProxyPool() *x509.CertPool { return a.front.pool() }
+
+// AskedPool names all whose certificates the server wants to see: those who
+// vouch for clients, and front proxies' authority.
+func (a *Authority) AskedPool(clients *x509.CertPool) *x509.CertPool {
+	pool := clients.Clone()
+	pool.AddCert(a.front.cert)
 	return pool
 }
 
@@ -143,31 +197,39 @@ func (a *Authority) IssueClient(user string, groups []string) (cert, key []byte,
 	return p.certPEM(), p.keyPEM(), nil
 }
 
-func (a *Authority) loadAuthority() error {
-	p, err := a.folder.pair(authorityFile)
+func (a *Authority) loadAuthorities() error {
+	own, err := a.loadAuthority(authorityFile, authorityName)
 	if err != nil {
 		return err
 	}
-	if p == nil {
-		if p, err = makeAuthority(nil); err != nil {
-			return err
-		}
-		a.folder.put(authorityFile, p.pem)
-	} else {
-		if !p.cert.IsCA {
-			return fmt.Errorf("%s: the certificate is not an authority's", a.folder.path(authorityFile))
-		}
-		// A new certificate for the same key and subject: what the old one
-		// signed stays valid, and so do clients that trust the old one.
-		if nearEnd(p.cert, authorityRenew) {
-			if p, err = makeAuthority(p); err != nil {
-				return err
-			}
-			a.folder.put(authorityFile, p.pem)
-		}
+	front, err := a.loadAuthority(frontAuthorityFile, frontAuthorityName)
+	if err != nil {
+		return err
 	}
-	a.CA, a.CAKey, a.CACert = p.cert, p.key, p.certPEM()
+	a.CA, a.CAKey, a.CACert = own.cert, own.key, own.certPEM()
+	a.own = signer{own.cert, own.key}
+	a.front, a.FrontProxyCACert = signer{front.cert, front.key}, front.certPEM()
 	return nil
+}
+
+func (a *Authority) loadAuthority(file, name string) (*pair, error) {
+	p, err := a.folder.pair(file)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case p != nil && !p.cert.IsCA:
+		return nil, fmt.Errorf("%s: the certificate is not an authority's", a.folder.path(file))
+	case p != nil && !nearEnd(p.cert, authorityRenew):
+		return p, nil
+	}
+	// A new certificate for the same key and subject: what the old one signed
+	// stays valid, and so do clients that trust the old one.
+	if p, err = makeAuthority(name, p); err != nil {
+		return nil, err
+	}
+	a.folder.put(file, p.pem)
+	return p, nil
 }
 
 func (a *Authority) loadServing() error {
@@ -175,13 +237,13 @@ func (a *Authority) loadServing() error {
 	if err != nil {
 		return err
 	}
-	if p == nil || !a.fits(p, x509.ExtKeyUsageServerAuth) || !a.names.sameAs(p.cert) {
+	if p == nil || !a.own.vouchesFor(p, x509.ExtKeyUsageServerAuth) || !a.names.sameAs(p.cert) {
 		if p, err = a.issueServing(); err != nil {
 			return err
 		}
 		a.folder.put(servingFile, p.pem)
 	}
-	a.serving = a.servingPair(p)
+	a.serving = p.forTLS()
 	a.ServingCert = *a.serving
 	return nil
 }
@@ -191,7 +253,7 @@ func (a *Authority) loadAdmin() error {
 	if err != nil {
 		return err
 	}
-	if p == nil || !a.fits(p, x509.ExtKeyUsageClientAuth) {
+	if p == nil || !a.own.vouchesFor(p, x509.ExtKeyUsageClientAuth) {
 		if p, err = a.issueClient(AdminUser, []string{AdminGroup}); err != nil {
 			return err
 		}
@@ -220,15 +282,30 @@ func (a *Authority) loadServiceAccount() error {
 	return nil
 }
 
-// fits says whether a certificate can go on being used: it is this
+func (a *Authority) loadFrontProxy() error {
+	p, err := a.folder.pair(frontProxyFile)
+	if err != nil {
+		return err
+	}
+	if p == nil || !a.front.vouchesFor(p, x509.ExtKeyUsageClientAuth) {
+		if p, err = a.issueFrontProxy(); err != nil {
+			return err
+		}
+		a.folder.put(frontProxyFile, p.pem)
+	}
+	a.frontProxy = p.forTLS()
+	return nil
+}
+
+// vouchesFor says whether a certificate can go on being used: it is this
 // authority's, for the given use, and not about to end.
-func (a *Authority) fits(p *pair, use x509.ExtKeyUsage) bool {
-	_, err := p.cert.Verify(x509.VerifyOptions{Roots: a.ClientPool(), KeyUsages: []x509.ExtKeyUsage{use}})
+func (s signer) vouchesFor(p *pair, use x509.ExtKeyUsage) bool {
+	_, err := p.cert.Verify(x509.VerifyOptions{Roots: s.pool(), KeyUsages: []x509.ExtKeyUsage{use}})
 	return err == nil && !nearEnd(p.cert, leafRenew)
 }
 
 func (a *Authority) issueServing() (*pair, error) {
-	return a.issue(&x509.Certificate{
+	return a.own.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "setpoint"},
 		DNSNames:    a.names.dns,
 		IPAddresses: a.names.ips,
@@ -237,14 +314,21 @@ func (a *Authority) issueServing() (*pair, error) {
 }
 
 func (a *Authority) issueClient(user string, groups []string) (*pair, error) {
-	return a.issue(&x509.Certificate{
+	return a.own.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }
 
+func (a *Authority) issueFrontProxy() (*pair, error) {
+	return a.front.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: FrontProxyUser},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
 // issue fills in what every certificate has, and signs it for a new key.
-func (a *Authority) issue(template *x509.Certificate) (*pair, error) {
+func (s signer) issue(template *x509.Certificate) (*pair, error) {
 	key, err := newKey()
 	if err != nil {
 		return nil, err
@@ -252,24 +336,19 @@ func (a *Authority) issue(template *x509.Certificate) (*pair, error) {
 	now := time.Now()
 	template.NotBefore = now.Add(-clockSkew)
 	template.NotAfter = now.Add(leafLife)
-	if template.NotAfter.After(a.CA.NotAfter) {
-		template.NotAfter = a.CA.NotAfter
+	if template.NotAfter.After(s.cert.NotAfter) {
+		template.NotAfter = s.cert.NotAfter
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.BasicConstraintsValid = true
-	return sign(template, a.CA, a.CAKey, key)
-}
-
-// servingPair is what a TLS server presents.
-func (a *Authority) servingPair(p *pair) *tls.Certificate {
-	return &tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
+	return sign(template, s.cert, s.key, key)
 }
 
 // makeAuthority makes an authority, or renews one.
-func makeAuthority(old *pair) (*pair, error) {
+func makeAuthority(name string, old *pair) (*pair, error) {
 	now := time.Now()
 	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "setpoint-ca"},
+		Subject:               pkix.Name{CommonName: name},
 		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(authorityLife),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign,

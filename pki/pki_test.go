@@ -21,7 +21,7 @@ import (
 	"setpoint.dev/setpoint/pki"
 )
 
-var files = []string{"admin.pem", "ca.pem", "service-account.pem", "serving.pem"}
+var files = []string{"admin.pem", "ca.pem", "front-proxy-ca.pem", "front-proxy.pem", "service-account.pem", "serving.pem"}
 
 func load(t *testing.T, dir string, hosts ...string) *pki.Authority {
 	t.Helper()
@@ -182,9 +182,9 @@ func TestRenewal(t *testing.T) {
 		want  []string
 	}{
 		{"young", 300 * day, nil},
-		{"leaves about to end", 330 * day, []string{"admin.pem", "serving.pem"}},
-		{"leaves long ended", 3 * 365 * day, []string{"admin.pem", "serving.pem"}},
-		{"authority about to end", 3400 * day, []string{"admin.pem", "ca.pem", "serving.pem"}},
+		{"leaves about to end", 330 * day, []string{"admin.pem", "front-proxy.pem", "serving.pem"}},
+		{"leaves long ended", 3 * 365 * day, []string{"admin.pem", "front-proxy.pem", "serving.pem"}},
+		{"authority about to end", 3400 * day, []string{"admin.pem", "ca.pem", "front-proxy-ca.pem", "front-proxy.pem", "serving.pem"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestForeignLeavesAreReplaced(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	load(t, dir)
 	load(t, other)
-	for _, name := range []string{"serving.pem", "admin.pem"} {
+	for _, name := range []string{"serving.pem", "admin.pem", "front-proxy.pem"} {
 		if err := os.Rename(filepath.Join(other, name), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -334,6 +334,42 @@ func TestIssueClient(t *testing.T) {
 	if _, err := got.Leaf.Verify(x509.VerifyOptions{Roots: a.ClientPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestFrontProxyHasAnAuthorityOfItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := load(t, dir)
+		verify := func(cert *x509.Certificate, pool *x509.CertPool) error {
+			_, err := cert.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+			return err
+		}
+		proxy, err := a.FrontProxy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := verify(proxy.Leaf, a.FrontProxyPool()); err != nil {
+			t.Error(err)
+		}
+		if verify(proxy.Leaf, a.ClientPool()) == nil {
+			t.Error("the front proxy passes for a client")
+		}
+		admin, err := tls.X509KeyPair(a.AdminCert, a.AdminKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if verify(admin.Leaf, a.FrontProxyPool()) == nil {
+			t.Error("a client passes for a front proxy")
+		}
+		time.Sleep(360 * 24 * time.Hour)
+		renewed, err := a.FrontProxy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if renewed == proxy || verify(renewed.Leaf, a.FrontProxyPool()) != nil {
+			t.Error("the front proxy's certificate was not renewed")
+		}
+	})
 }
 
 func BenchmarkLoad(b *testing.B) {

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -62,6 +64,17 @@ func (a *answer) WriteHeader(code int) {
 		a.audited.Started(code, a.Header())
 	}
 	a.ResponseWriter.WriteHeader(code)
+}
+
+// Hijack implements http.Hijacker: from then on the connection is not this
+// server's to bound or to count.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := a.control.Hijack()
+	if err == nil {
+		a.http1, a.code = false, http.StatusSwitchingProtocols
+		a.audited.Started(a.code, a.Header())
+	}
+	return conn, buffered, err
 }
 
 // Write implements http.ResponseWriter.
@@ -128,22 +141,6 @@ func (a *answer) end() {
 	}
 }
 
-// isLong says that a request may take as long as it likes.
-func isLong(what *route.Request) bool {
-	switch what.Verb {
-	case "watch", "proxy":
-		return true
-	}
-	if !what.IsResourceRequest {
-		return strings.HasPrefix(what.Path, "/debug/pprof/")
-	}
-	switch what.Subresource {
-	case "attach", "exec", "proxy", "log", "portforward":
-		return true
-	}
-	return false
-}
-
 // isMutating says that a request may change something.
 func isMutating(what *route.Request) bool {
 	switch what.Verb {
@@ -157,7 +154,7 @@ func isMutating(what *route.Request) bool {
 func (s *Server) measure(a *answer, r *http.Request) (*http.Request, error) {
 	if s.Metrics != nil {
 		what := route.From(r.Context())
-		a.measured = s.Metrics.Begin(s.labels(what, r), a.begun, isLong(what), isMutating(what))
+		a.measured = s.Metrics.Begin(s.labels(what, r), a.begun, what.Long(), isMutating(what))
 	}
 	return r, nil
 }

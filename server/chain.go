@@ -55,6 +55,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if other := s.Elsewhere(r.URL.Path); other != nil {
+		other.ServeHTTP(a, r)
+		return
+	}
 	if route.From(r.Context()).IsResourceRequest {
 		s.REST.ServeHTTP(a, r)
 		return
@@ -178,7 +182,7 @@ func (s *Server) refuse(a *answer, r *http.Request, why error) error {
 // record begins the request's entry in the audit log.
 func (s *Server) record(a *answer, r *http.Request) (*http.Request, error) {
 	if s.Audit != nil {
-		a.audited = s.Audit.Begin(r, attributesOf(r.Context(), r.URL.Path), a.begun, isLong(route.From(r.Context())))
+		a.audited = s.Audit.Begin(r, attributesOf(r.Context(), r.URL.Path), a.begun, route.From(r.Context()).Long())
 	}
 	return r, nil
 }

@@ -2,7 +2,7 @@
 // it wants, whether they may, and hands it to whoever answers.
 //
 // chain.go has the steps of a request in order. Requests for resources end in
-// rest; discovery, OpenAPI, health, version, metrics and the documents about
+// rest, or at another server that is behind this one; discovery, OpenAPI, health, version, metrics and the documents about
 // service account tokens have handlers of their own.
 package server
 
@@ -34,6 +34,9 @@ type Config struct {
 	REST      *rest.Handler
 	Discovery *discovery.Server
 	OpenAPI   *openapi.Server
+	// Elsewhere finds who serves a path that another server serves; it returns
+	// nil for all others.
+	Elsewhere func(path string) http.Handler
 	Authn     authenticator.Request
 	Authz     authorizer.Authorizer
 	Issuer    *authn.Issuer

@@ -531,7 +531,8 @@ func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 // server ends is ended too, as the ones before it are.
 func TestDrainReachesEveryConnection(t *testing.T) {
 	p := apptest.Start(t)
-	late := dial(t, p, "h2") // shakes hands when it is first written to
+	late := dial(t, p, "h2")  // shakes hands when it is first written to
+	get(t, p, "/healthz", "") // connections are accepted in order: late is by now
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

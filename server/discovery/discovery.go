@@ -1,8 +1,8 @@
 // Package discovery tells clients what is served: /api, /apis and below, in
 // the form of one document per group and version and in the aggregated form.
 //
-// Documents are made from a list of kinds when they are first asked for, and
-// kept as long as the list stays the same.
+// Documents are made from a list of kinds, and from what is registered beside
+// them, when they are first asked for, and kept as long as both stay the same.
 package discovery
 
 import (
@@ -35,9 +35,11 @@ type Server struct {
 	codec *codec.Codec
 	// address is what clients are told to reach the server at.
 	address string
+	joined  func() *Joined
 
 	mu   sync.Mutex // guards the fields below
 	made *kinds.List
+	with *Joined
 	docs map[string]*document
 }
 
@@ -50,7 +52,7 @@ type document struct {
 
 // New returns a server of discovery for a list of kinds that may be replaced.
 func New(list func() *kinds.List, c *codec.Codec, address string) *Server {
-	return &Server{list: list, codec: c, address: address}
+	return &Server{list: list, codec: c, address: address, joined: func() *Joined { return nil }}
 }
 
 // aggregatedMedia is asked for by clients that want everything at once.
@@ -161,10 +163,10 @@ func (s *Server) refuseMedia(w http.ResponseWriter, r *http.Request, path string
 }
 
 // refusePath answers for a path that there is not. Compat: in a group that is
-// served, with a Status.
+// served here, with a Status.
 func (s *Server) refusePath(w http.ResponseWriter, r *http.Request, path string) {
 	parts := strings.Split(path, "/")
-	if parts[1] == "api" || len(parts) > 2 && s.document("/apis/"+parts[2]) != nil {
+	if parts[1] == "api" || len(parts) > 2 && slices.ContainsFunc(s.list().All(), func(r *kinds.Resource) bool { return r.Group == parts[2] }) {
 		refuse(w, r, http.StatusNotFound, "")
 		return
 	}
@@ -172,14 +174,14 @@ func (s *Server) refusePath(w http.ResponseWriter, r *http.Request, path string)
 }
 
 func (s *Server) document(name string) *document {
-	list := s.list()
+	list, with := s.list(), s.joined()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.made != list {
-		s.made, s.docs = list, nil
+	if s.made != list || s.with != with {
+		s.made, s.with, s.docs = list, with, nil
 	}
 	if s.docs == nil {
-		s.docs = s.make(list)
+		s.docs = s.make(list, with)
 	}
 	return s.docs[name]
 }
@@ -210,8 +212,9 @@ func (s *Server) encoded(d *document, media string) ([]byte, error) {
 	return b, nil
 }
 
-// make builds all documents of a list.
-func (s *Server) make(list *kinds.List) map[string]*document {
+// make builds all documents of a list, with what is registered; that may be
+// nil.
+func (s *Server) make(list *kinds.List, with *Joined) map[string]*document {
 	docs := map[string]*document{}
 	add := func(path string, obj runtime.Object) {
 		docs[path] = &document{obj: obj, body: map[string][]byte{}}
@@ -234,11 +237,29 @@ func (s *Server) make(list *kinds.List) map[string]*document {
 			continue
 		}
 		group := apiGroup(g)
-		apis.Groups = append(apis.Groups, group)
-		single := group
-		single.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		add("/apis/"+g.name, &single)
+		add("/apis/"+g.name, alone(group))
 		named.Items = append(named.Items, aggregate(g))
+		if with == nil {
+			apis.Groups = append(apis.Groups, group)
+		}
+	}
+	if with != nil {
+		for _, g := range with.Listed {
+			group := listed(g)
+			add("/apis/"+g.Group, alone(group))
+			apis.Groups = append(apis.Groups, group)
+		}
+	}
+	if with != nil && with.Merged != nil {
+		all := with.merge(append(legacy.Items, named.Items...))
+		legacy.Items, named.Items = nil, nil
+		for _, g := range all {
+			if g.Name == "" {
+				legacy.Items = append(legacy.Items, g)
+			} else {
+				named.Items = append(named.Items, g)
+			}
+		}
 	}
 	add("/apis", apis)
 	for path, l := range map[string]*apidiscovery.APIGroupDiscoveryList{"/api": legacy, "/apis": named} {
@@ -248,6 +269,12 @@ func (s *Server) make(list *kinds.List) map[string]*document {
 		docs[name].etag = etag(l)
 	}
 	return docs
+}
+
+// alone is a group as a document of its own.
+func alone(g metav1.APIGroup) *metav1.APIGroup {
+	g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+	return &g
 }
 
 func etag(l *apidiscovery.APIGroupDiscoveryList) string {

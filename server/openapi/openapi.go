@@ -27,9 +27,11 @@ import (
 type Server struct {
 	list    func() *kinds.List
 	version string
+	joined  Joined // nil when there are no other servers
 
-	mu  sync.Mutex // guards the field below
-	now *edition
+	mu     sync.Mutex // guards the fields below
+	now    *edition
+	merged *document // version 2 with other servers'
 }
 
 // New returns a server of documents for a list of kinds that may be replaced.
@@ -57,11 +59,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := s.edition()
 	switch r.URL.Path {
 	case pathV3:
-		e.index.serve(w, r)
+		s.index(e).serve(w, r)
 	case pathV2:
-		e.v2.serve(w, r)
+		s.v2(r.Context(), e).serve(w, r)
 	default:
 		name, ok := strings.CutPrefix(r.URL.Path, pathV3+"/")
+		if other := s.remote(e, name); other != nil {
+			other.ServeHTTP(w, r)
+			return
+		}
 		doc := e.v3[name]
 		if !ok || doc == nil {
 			http.NotFound(w, r)
@@ -114,19 +120,23 @@ func (s *Server) edition() *edition {
 		e.v3[section.name] = doc.or(old.v3[section.name])
 	}
 	e.v2 = newDocument(digest("v2", all), mediaV2, "", m.v2, protoV2).or(old.v2)
-	e.index = newDocument(digest("index", all), nil, "", e.list3, nil)
+	e.index = newDocument(digest("index", all), nil, "", func() ([]byte, error) { return e.list3(nil) }, nil)
 	s.now = e
 	return e
 }
 
-// list3 is the index of the documents of version 3.
-func (e *edition) list3() ([]byte, error) {
+// list3 is the index of the documents of version 3, with those of others by
+// name.
+func (e *edition) list3(others map[string]string) ([]byte, error) {
 	type entry struct {
 		URL string `json:"serverRelativeURL"`
 	}
 	index := struct {
 		Paths map[string]entry `json:"paths"`
-	}{make(map[string]entry, len(e.v3))}
+	}{make(map[string]entry, len(e.v3)+len(others))}
+	for name, url := range others {
+		index.Paths[name] = entry{url}
+	}
 	for name, doc := range e.v3 {
 		index.Paths[name] = entry{doc.url()}
 	}

@@ -5,6 +5,7 @@ package route
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -32,6 +33,22 @@ func Resolve(r *http.Request) (*Request, error) {
 		return nil, err
 	}
 	return &Request{RequestInfo: info, Plane: store.Main}, nil
+}
+
+// Long says that a request may take as long as it likes.
+func (r *Request) Long() bool {
+	switch r.Verb {
+	case "watch", "proxy":
+		return true
+	}
+	if !r.IsResourceRequest {
+		return strings.HasPrefix(r.Path, "/debug/pprof/")
+	}
+	switch r.Subresource {
+	case "attach", "exec", "proxy", "log", "portforward":
+		return true
+	}
+	return false
 }
 
 type key struct{}

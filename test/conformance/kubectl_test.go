@@ -113,7 +113,9 @@ func build(t *testing.T) string {
 	return path
 }
 
-func TestKubectl(t *testing.T) {
+// judge runs a test with each kubectl.
+func judge(t *testing.T, run func(t *testing.T, command []string)) {
+	t.Helper()
 	judges := map[string][]string{"built-in": {build(t), "kubectl"}}
 	for _, name := range stock {
 		judges[name] = []string{filepath.Join("..", "..", "bin", name)}
@@ -127,15 +129,21 @@ func TestKubectl(t *testing.T) {
 				t.Skipf("%v; make kubectls builds it", err)
 			}
 			t.Parallel()
-			k := &kubectl{command, apptest.Start(t).Kubeconfig, t.TempDir()}
-			for _, part := range day {
-				if !t.Run(part.name, func(t *testing.T) { k.day(t, part.steps) }) {
-					return
-				}
-			}
-			t.Run("watching", k.watching)
+			run(t, command)
 		})
 	}
+}
+
+func TestKubectl(t *testing.T) {
+	judge(t, func(t *testing.T, command []string) {
+		k := &kubectl{command, apptest.Start(t).Kubeconfig, t.TempDir()}
+		for _, part := range day {
+			if !t.Run(part.name, func(t *testing.T) { k.day(t, part.steps) }) {
+				return
+			}
+		}
+		t.Run("watching", k.watching)
+	})
 }
 
 // watching follows a deployment while somebody else changes it.
