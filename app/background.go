@@ -18,6 +18,9 @@ import (
 // is upstream's pace.
 const repairEvery = 3 * time.Minute
 
+// trimAfter is when the start is over, and what only it has needed can go.
+const trimAfter = 2 * time.Second
+
 // startBackground starts what runs beside the server until ctx ends.
 func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	if a.audit != nil {
@@ -35,6 +38,16 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	})
 	g.Go(func() error { return a.rest.Observe(ctx, aggregate.Tables, a.concernsServers, a.aggregate.Observe) })
 	g.Go(func() error { return a.aggregate.Run(ctx) })
+	g.Go(func() error {
+		select {
+		case <-time.After(trimAfter):
+			if err := trim(); err != nil {
+				a.cfg.Logger.Debug("memory of the start is not given back", "error", err)
+			}
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {
