@@ -286,7 +286,7 @@ func TestNobodySpeaksForOthersToAnExtensionServer(t *testing.T) {
 	port, _ := serve(t, p)
 	// A client of the control plane, who is no front proxy, forges headers.
 	client := rest.CopyConfig(p.Config)
-	client.Host, client.TLSClientConfig.CAData, client.TLSClientConfig.Insecure = fmt.Sprintf("https://127.0.0.1:%d", port), nil, true
+	client.Host, client.CAData, client.Insecure = fmt.Sprintf("https://127.0.0.1:%d", port), nil, true
 	c, err := rest.HTTPClientFor(client)
 	if err != nil {
 		t.Fatal(err)
