@@ -57,6 +57,9 @@ type Config struct {
 	// EventTTL is how long events are kept after their last write; 0 means an
 	// hour.
 	EventTTL time.Duration
+	// RequestTimeout is how long a request may take that is not meant to last; 0
+	// means a minute.
+	RequestTimeout time.Duration
 	// WriteTimeout is how long a client may take nothing of its answer before
 	// it is cut off; 0 means 30 seconds.
 	WriteTimeout time.Duration
@@ -181,7 +184,7 @@ func (a *App) build(ctx context.Context) error {
 	a.server = server.New(server.Config{
 		REST: a.rest, Discovery: found, OpenAPI: specs, Elsewhere: a.aggregate.Find, Authn: a.who, Authz: a.may, Issuer: issuer, Logger: a.cfg.Logger,
 		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.AskedPool(clients), Drained: drained,
-		Audit: a.audit, Metrics: counts, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
+		Audit: a.audit, Metrics: counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	})
 	if err := a.bootstrap(ctx); err != nil {
 		return err

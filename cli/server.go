@@ -44,6 +44,7 @@ func serverCommand(name string) *cobra.Command {
 	f.IntVar(&cfg.Audit.MaxSize, "audit-log-maxsize", 0, "megabytes at which the audit log is rotated (default 100)")
 	f.IntVar(&cfg.Audit.MaxBackups, "audit-log-maxbackup", 0, "old audit logs to keep; 0 keeps all")
 	f.IntVar(&cfg.Audit.MaxAge, "audit-log-maxage", 0, "days to keep old audit logs for; 0 is forever")
+	f.DurationVar(&cfg.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not meant to last")
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
 	accessFlags(c, &cfg.Access)
 	return c

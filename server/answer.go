@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"net/http"
 	"strings"
@@ -26,6 +27,7 @@ type answer struct {
 	measured metrics.Ongoing
 
 	control *http.ResponseController
+	cancel  context.CancelFunc // ends what the request has started
 	// patience is how long one write may take; watchdog ends one that takes
 	// longer.
 	patience time.Duration
@@ -41,7 +43,7 @@ type answer struct {
 const watchFrom = 16 << 10
 
 func newAnswer(w http.ResponseWriter, r *http.Request, patience time.Duration) *answer {
-	a := &answer{ResponseWriter: w, begun: time.Now(), control: http.NewResponseController(w), patience: patience, http1: r.ProtoMajor == 1 && r.TLS != nil}
+	a := &answer{ResponseWriter: w, begun: time.Now(), control: http.NewResponseController(w), patience: patience, cancel: func() {}, http1: r.ProtoMajor == 1 && r.TLS != nil}
 	if a.http1 {
 		a.deadline(time.Time{}) // of the request before, see end
 	}

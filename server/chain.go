@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +37,7 @@ func (s *Server) steps() []step {
 		number,        // the request's id
 		warn,          // where warnings are gathered
 		resolve,       // what is asked
+		s.limit,       // how long it may take
 		s.measure,     // how often, how long
 		s.identify,    // who asks
 		s.record,      // the audit log
@@ -66,11 +68,38 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(a, r)
 }
 
+// limit bounds the time of a request that is not meant to last: the server's
+// bound, or a shorter one that the client asks for. A body that is not there by
+// then is not waited for.
+func (s *Server) limit(a *answer, r *http.Request) (*http.Request, error) {
+	if route.From(r.Context()).Long() {
+		return r, nil
+	}
+	within := s.RequestTimeout
+	if text := r.URL.Query().Get("timeout"); text != "" {
+		asked, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+		}
+		if asked > 0 {
+			within = min(within, asked)
+		}
+	}
+	end := a.begun.Add(within)
+	if r.Body != http.NoBody {
+		_ = a.control.SetReadDeadline(end) // what cannot be bounded does not block, either
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), end)
+	a.cancel = cancel
+	return r.WithContext(ctx), nil
+}
+
 // finish ends a request, which may have panicked with something that is not
 // nil. One that had begun to answer is cut off, so that its client does not
 // take a part for the whole.
 func (s *Server) finish(a *answer, r *http.Request, panicked any) {
 	defer a.end()
+	defer a.cancel()
 	begun := a.code != 0
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // a panic's value
 		s.Logger.Error("a request panicked", "panic", panicked, "method", r.Method, "path", r.URL.Path, "stack", string(debug.Stack()))

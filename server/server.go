@@ -45,6 +45,9 @@ type Config struct {
 	Audit *audit.Log
 	// Metrics count what is asked; nil counts nothing and serves no /metrics.
 	Metrics *metrics.Metrics
+	// RequestTimeout is how long a request may take that is not meant to last,
+	// such as a watch is; 0 means a minute.
+	RequestTimeout time.Duration
 	// WriteTimeout is how long a client may take no byte of its answer before
 	// it is cut off; 0 means 30 seconds.
 	WriteTimeout time.Duration
@@ -73,6 +76,7 @@ const (
 	headerTimeout  = 32 * time.Second
 	idleTimeout    = 90 * time.Second
 	writeTimeout   = 30 * time.Second
+	requestTimeout = time.Minute
 	pingAfter      = 30 * time.Second
 	pingWithin     = 15 * time.Second
 	shutdownWithin = 30 * time.Second
@@ -84,6 +88,9 @@ const (
 func New(cfg Config) *Server {
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = writeTimeout
+	}
+	if cfg.RequestTimeout <= 0 {
+		cfg.RequestTimeout = requestTimeout
 	}
 	if cfg.PingAfter <= 0 {
 		cfg.PingAfter = pingAfter

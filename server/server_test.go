@@ -550,3 +550,25 @@ func TestDrainReachesEveryConnection(t *testing.T) {
 	must[int64](t)(io.Copy(io.Discard, late))
 	<-stopped
 }
+
+// TestRequestsEndInTime: what is asked is answered within the server's time, or
+// within what the client gives it, even if the client does not finish asking.
+func TestRequestsEndInTime(t *testing.T) {
+	p := apptest.StartOn(t, app.Config{Data: app.Memory, RequestTimeout: 300 * time.Millisecond})
+	for _, query := range []string{"", "?timeout=100ms", "?timeout=1h", "?timeout=0s"} {
+		conn := dial(t, p, "http/1.1")
+		must[int](t)(fmt.Fprintf(conn, "POST /api/v1/namespaces/default/configmaps%s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", query))
+		res := must[*http.Response](t)(http.ReadResponse(bufio.NewReader(conn), nil)) //nolint:bodyclose // closed below
+		body := must[[]byte](t)(io.ReadAll(res.Body))
+		_ = res.Body.Close() // it is read
+		if res.StatusCode != http.StatusGatewayTimeout || !bytes.Contains(body, []byte("request did not complete within the allotted timeout")) {
+			t.Errorf("%q: %d %s", query, res.StatusCode, body)
+		}
+	}
+	if code, body := get(t, p, "/api/v1/configmaps?timeout=soon", ""); code != http.StatusBadRequest || !strings.Contains(body, "invalid timeout specified in the request URL") {
+		t.Errorf("a time that is none: %d %s", code, body)
+	}
+	if code, body := get(t, p, "/api/v1/configmaps?timeout=soon&watch=1&timeoutSeconds=1", ""); code != http.StatusOK {
+		t.Errorf("a watch: %d %s", code, body)
+	}
+}

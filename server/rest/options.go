@@ -1,10 +1,13 @@
 package rest
 
 import (
+	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -58,8 +61,11 @@ func (c *call) body() ([]byte, error) {
 	if err == nil {
 		return b, nil
 	}
-	if strings.Contains(err.Error(), "request body too large") {
+	switch {
+	case strings.Contains(err.Error(), "request body too large"):
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", c.MaxBody))
+	case errors.Is(err, os.ErrDeadlineExceeded), c.ctx.Err() != nil:
+		return nil, context.DeadlineExceeded // of the request, by not sending it
 	}
 	return nil, apierrors.NewBadRequest(err.Error())
 }
