@@ -174,25 +174,26 @@ func (o *Object) withRevision(rev Revision) []byte {
 	return slices.Concat(strconv.AppendInt(slices.Clone(value[:o.revAt]), int64(rev), 10), tail)
 }
 
-// newObject makes a version whose value still lacks the revision's text.
+// newObject makes a version whose value still lacks the revision's text. It
+// copies what it is given, into room that need not be cleared first.
 func newObject(key string, rev, create Revision, value []byte, revAt int, index []byte, flags uint32) *Object {
-	size := len(key) + len(value) + len(index)
+	var digits [20]byte
+	var text []byte
+	before, after := value, []byte(nil)
 	if revAt >= 0 {
-		size += decimalLen(rev)
+		before, after = value[:revAt], value[revAt:]
+		text = strconv.AppendInt(digits[:0], int64(rev), 10)
 	}
-	data := make([]byte, 0, size)
-	data = append(data, key...)
-	if revAt >= 0 {
-		data = append(data, value[:revAt]...)
-		data = strconv.AppendInt(data, int64(rev), 10)
-		data = append(data, value[revAt:]...)
-	} else {
-		data = append(data, value...)
-	}
-	valLen := len(data) - len(key)
-	data = append(data, index...)
+	valLen := len(value) + len(text)
+	var b strings.Builder
+	b.Grow(len(key) + valLen + len(index))
+	b.WriteString(key)
+	b.Write(before)
+	b.Write(text)
+	b.Write(after)
+	b.Write(index)
 	return &Object{
-		Rev: rev, Create: create, data: data,
+		Rev: rev, Create: create, data: viewBytes(b.String()),
 		keyLen: uint32(len(key)), valLen: uint32(valLen), revAt: int32(revAt), flags: flags,
 	}
 }
@@ -204,8 +205,8 @@ func storedObject(key string, rev, create Revision, value []byte, revAt int, ind
 		return nil, fmt.Errorf("object %q at revision %d: %w", key, rev, err)
 	}
 	if revAt >= 0 {
-		text := strconv.AppendInt(nil, int64(rev), 10)
-		if revAt > len(value) || !bytes.HasPrefix(value[revAt:], text) {
+		var digits [20]byte
+		if revAt > len(value) || !bytes.HasPrefix(value[revAt:], strconv.AppendInt(digits[:0], int64(rev), 10)) {
 			return nil, fmt.Errorf("object %q at revision %d: value does not carry its revision", key, rev)
 		}
 	}
@@ -357,3 +358,6 @@ func (o *Object) text(at int) (string, int) {
 
 // viewString is b as a string without a copy; b must never change.
 func viewString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// viewBytes is s as bytes without a copy; nobody may change them.
+func viewBytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -145,7 +145,8 @@ type Engine interface {
 	// in order within) is cut into parts numbered from 0; parts are read at
 	// the same time by goroutines of the engine, so fn is called concurrently
 	// for different parts, but for one part by one goroutine and in key order.
-	// The version's bytes are the engine's: they are valid until fn returns.
+	// The version's bytes and its key are the engine's: they are valid until
+	// fn returns.
 	Load(ctx context.Context, fn func(part int, v Version) error) error
 
 	// Versions yields the retained versions of one object, oldest first,

@@ -147,7 +147,7 @@ func open(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		err = e.adopt(inst)
 	}
 	if err != nil {
-		_ = inst.close()
+		_ = inst.close(false)
 		return nil, err
 	}
 	return e, nil
@@ -411,7 +411,7 @@ func (e *Engine) recover(ctx context.Context) error {
 		return e.unrecovered(err)
 	}
 	if err := e.adopt(inst); err != nil {
-		if cerr := inst.close(); cerr != nil {
+		if cerr := inst.close(false); cerr != nil {
 			err = cerr
 		}
 		return e.unrecovered(err)
@@ -445,7 +445,7 @@ func (e *Engine) Close() error {
 	e.life.Lock()
 	defer e.life.Unlock()
 	e.closed = true
-	err := e.inst.close()
+	err := e.inst.close(e.space.checkNow() == nil)
 	if err := errors.Join(err, e.lock.Close()); err != nil {
 		return fmt.Errorf("close store: %w", err)
 	}

@@ -46,6 +46,7 @@ type guard struct {
 
 	readErrors atomic.Int64 // in a row
 	flushed    atomic.Bool  // Pebble's background work has begun
+	serving    atomic.Bool  // see compactions
 }
 
 type faultKind int

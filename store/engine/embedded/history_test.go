@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (h history) verify(ctx context.Context, e engine.Engine) (rev engine.Revisi
 	}
 	loaded := make(chan engine.Version, h.keys+1)
 	if err := e.Load(ctx, func(_ int, v engine.Version) error {
-		v.Value = append([]byte(nil), v.Value...)
+		v.Key, v.Value = strings.Clone(v.Key), bytes.Clone(v.Value)
 		loaded <- v
 		return nil
 	}); err != nil {

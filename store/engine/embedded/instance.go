@@ -37,8 +37,10 @@ type instance struct {
 	jobs  chan job // to the writing goroutine
 	quit  chan struct{}
 	done  chan struct{} // closed when the writing goroutine ended
-	write *pebble.WriteOptions
-	batch *pebble.Batch // the committer's, kept for its buffer
+	// written says that there were commits. It is the writing goroutine's.
+	written bool
+	write   *pebble.WriteOptions
+	batch   *pebble.Batch // the committer's, kept for its buffer
 
 	mu      sync.Mutex // guards cursors
 	cursors map[*cursor]struct{}
@@ -115,7 +117,7 @@ func pebbleOptions(g *guard, create bool) *pebble.Options {
 		L0StopWritesThreshold:       32,
 		MaxOpenFiles:                maxOpenFiles,
 		FormatMajorVersion:          pebble.FormatNewest,
-		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		CompactionConcurrencyRange:  g.compactions,
 		ErrorIfExists:               create,
 		ErrorIfNotExists:            !create,
 		Logger:                      &logger{guard: g, log: g.log},
@@ -133,6 +135,16 @@ func pebbleOptions(g *guard, create bool) *pebble.Options {
 		opts.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.FastestCompression }
 	}
 	return opts
+}
+
+// compactions is how many compactions may run at a time: none until the store
+// has loaded its objects or takes commits, unless far too many tables lie on
+// the first level. Pebble asks when a table is flushed.
+func (g *guard) compactions() (atLeast, atMost int) {
+	if !g.serving.Load() {
+		return 0, 2
+	}
+	return 1, 2
 }
 
 // events tells the log what goes wrong in the background. Damage in a table is
@@ -223,6 +235,8 @@ func (i *instance) writeLoop() {
 	for {
 		select {
 		case j := <-i.jobs:
+			i.written = true
+			i.guard.serving.Store(true)
 			err := i.guard.shield(func() error { return i.db.Apply(j.batch, i.write) })
 			j.result <- err
 			seal.Reset(sealAfter)
@@ -278,8 +292,9 @@ func (i *instance) stopReads() {
 	}
 }
 
-// close ends the instance in good order, or gives it up if it is fenced.
-func (i *instance) close() error {
+// close ends the instance in good order, or gives it up if it is fenced. A tidy
+// one leaves no commits in the log, so that the next opening has none to replay.
+func (i *instance) close(tidy bool) error {
 	i.stopReads()
 	close(i.quit)
 	select {
@@ -288,7 +303,11 @@ func (i *instance) close() error {
 	}
 	if i.guard.fault() == nil {
 		err := i.guard.call(func() error {
-			return errors.Join(i.seal(), i.batch.Close(), i.db.Close())
+			err := i.seal()
+			if tidy && i.written {
+				err = errors.Join(err, i.db.Flush())
+			}
+			return errors.Join(err, i.batch.Close(), i.db.Close())
 		})
 		if i.guard.fault() == nil {
 			return err

@@ -45,6 +45,7 @@ func (e *Engine) load(ctx context.Context, fn func(part int, v engine.Version) e
 		for _, c := range parts {
 			c.close()
 		}
+		e.serve()
 	}()
 	at := e.acknowledged()
 	group, ctx := errgroup.WithContext(ctx)
@@ -56,6 +57,14 @@ func (e *Engine) load(ctx context.Context, fn func(part int, v engine.Version) e
 		})
 	}
 	return group.Wait()
+}
+
+// serve lets Pebble go on with its background work.
+func (e *Engine) serve() {
+	if inst, err := e.use(); err == nil {
+		defer e.life.RUnlock()
+		inst.guard.serving.Store(true)
+	}
 }
 
 // loadCursors cuts the objects into at most n parts and opens a cursor on each.

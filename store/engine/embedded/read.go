@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -76,7 +77,7 @@ func (e *Engine) tables(ctx context.Context) (map[engine.Table]engine.Revision, 
 // revision, in one table or several.
 type objects struct {
 	at   engine.Revision
-	lend bool // versions alias the iterator's bytes
+	lend bool // versions alias the iterator's bytes, their keys included
 
 	begun bool
 	steps int    // since the last version taken or the last seek
@@ -129,21 +130,22 @@ func (o *objects) read(k, v []byte) (bool, error) {
 		return false, err
 	}
 	o.taken, o.steps = append(o.taken[:0], here...), 0
+	name := unsafe.String(unsafe.SliceData(key), len(key))
 	if !o.lend {
-		v = bytes.Clone(v)
+		name, v = strings.Clone(name), bytes.Clone(v)
 	}
-	if err := fillVersion(&o.v, o.names, key, rev, v); err != nil {
+	if err := fillVersion(&o.v, o.names, name, rev, v); err != nil {
 		return false, err
 	}
 	return !o.v.Delete, nil
 }
 
 // fillVersion makes a version of its parts. Its byte slices alias value.
-func fillVersion(v *engine.Version, t engine.Table, key []byte, rev engine.Revision, value []byte) error {
+func fillVersion(v *engine.Version, t engine.Table, key string, rev engine.Revision, value []byte) error {
 	if err := decodeVersion(value, v); err != nil {
 		return fmt.Errorf("%s %q in %s at %d: %w", t.Resource, key, t.Plane, rev, err)
 	}
-	v.Plane, v.Resource, v.Key, v.Rev = t.Plane, t.Resource, string(key), rev
+	v.Plane, v.Resource, v.Key, v.Rev = t.Plane, t.Resource, key, rev
 	return nil
 }
 
@@ -231,7 +233,7 @@ func (e *Engine) Versions(ctx context.Context, t engine.Table, key string) iter.
 			if err != nil {
 				return err
 			}
-			return fillVersion(&v, t, []byte(key), rev, bytes.Clone(value))
+			return fillVersion(&v, t, key, rev, bytes.Clone(value))
 		}
 		// Of the versions at or below the floor only the newest counts; others
 		// may be there because Compact has not come to them yet.
@@ -294,7 +296,7 @@ func (e *Engine) get(ctx context.Context, t engine.Table, key string, rev engine
 		if err != nil {
 			return err
 		}
-		return errors.Join(fillVersion(&v, t, []byte(key), rev, bytes.Clone(value)), closer.Close())
+		return errors.Join(fillVersion(&v, t, key, rev, bytes.Clone(value)), closer.Close())
 	})
 	return v, inst.guard.explain(err)
 }

@@ -274,3 +274,26 @@ func TestBackupDuringStorm(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestNothingToReplay: a store that was closed opens without making a table of
+// what its log holds; one that was killed makes one.
+func TestNothingToReplay(t *testing.T) {
+	h := history{keys: 20, padding: 2000}
+	for _, clean := range []bool{true, false} {
+		disk, rev := stormed(t, h, clean)
+		var made atomic.Int64
+		count := errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
+				made.Add(1)
+			}
+			return nil
+		})
+		e := open(t, embedded.Config{Dir: dir, FS: errorfs.Wrap(disk, count)})
+		if got, _, err := h.verify(t.Context(), e); err != nil || got != rev {
+			t.Errorf("clean %t: opens at %d, acknowledged %d: %v", clean, got, rev, err)
+		}
+		if replayed := made.Load() > 0; replayed == clean {
+			t.Errorf("clean %t: opening makes %d tables", clean, made.Load())
+		}
+	}
+}

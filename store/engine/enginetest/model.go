@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"setpoint.dev/setpoint/store/engine"
 )
@@ -39,6 +40,7 @@ func (m *model) commit(txn engine.Txn) {
 }
 
 func clone(v engine.Version) engine.Version {
+	v.Key = strings.Clone(v.Key)
 	v.Value = bytes.Clone(v.Value)
 	v.Index = bytes.Clone(v.Index)
 	v.Provenance = bytes.Clone(v.Provenance)
