@@ -50,6 +50,17 @@ type Resource struct {
 
 	// Scheme defaults, converts and makes objects of the kind.
 	Scheme Scheme
+	// Custom is set for kinds without a Go type; see there.
+	Custom Custom
+	// ListKind is the kind of its lists, where that is not Kind and "List".
+	ListKind string
+	// Warning is what clients are told who use the kind in this version.
+	Warning string
+	// Leaving says that the kind is being removed: nothing is created any more.
+	Leaving bool
+	// Gone is closed when the kind is served no more; nil for those that always
+	// are.
+	Gone <-chan struct{}
 
 	// Create, Update and Delete are upstream's strategies for the kind's
 	// internal type. Delete may also be a rest.RESTGracefulDeleteStrategy or a
@@ -138,6 +149,26 @@ type Scheme interface {
 	runtime.ObjectConvertor
 }
 
+// Custom is what a kind without a Go type says of itself. Its objects are
+// *unstructured.Unstructured; the version of the request is their internal one,
+// so that each version is a Resource of its own.
+type Custom interface {
+	codec.Shape
+	// Ready makes what the kind needs to be used. Its error says that it cannot
+	// be.
+	Ready() error
+	// Types tells field ownership about the kind's fields.
+	Types() (managedfields.TypeConverter, error)
+}
+
+// ListOf is the kind of the resource's lists.
+func (r *Resource) ListOf() string {
+	if r.ListKind != "" {
+		return r.ListKind
+	}
+	return r.Kind + "List"
+}
+
 // GroupResource names the resource without a version.
 func (r *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Group, Resource: r.Name}
@@ -209,15 +240,17 @@ func ResetFields(s rest.RESTUpdateStrategy) map[fieldpath.APIVersion]*fieldpath.
 // List is an immutable list of resources.
 type List struct {
 	resources []*Resource
-	byName    map[schema.GroupResource]*Resource
+	byName    map[schema.GroupResource][]*Resource
 }
 
 // NewList returns a list of resources; groups and resources are kept in the
-// given order, which is the order of discovery.
+// given order, which is the order of discovery. A resource may be there several
+// times, each time with other versions.
 func NewList(resources []*Resource) *List {
-	l := &List{resources: resources, byName: make(map[schema.GroupResource]*Resource, len(resources))}
+	l := &List{resources: resources, byName: make(map[schema.GroupResource][]*Resource, len(resources))}
 	for _, r := range resources {
-		l.byName[r.GroupResource()] = r
+		name := r.GroupResource()
+		l.byName[name] = append(l.byName[name], r)
 	}
 	return l
 }
@@ -227,9 +260,10 @@ func (l *List) All() []*Resource { return l.resources }
 
 // Find returns the resource that a path names, nil when none is served there.
 func (l *List) Find(group, version, name string) *Resource {
-	r := l.byName[schema.GroupResource{Group: group, Resource: name}]
-	if r == nil || !r.Serves(version) {
-		return nil
+	for _, r := range l.byName[schema.GroupResource{Group: group, Resource: name}] {
+		if r.Serves(version) {
+			return r
+		}
 	}
-	return r
+	return nil
 }
