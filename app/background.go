@@ -17,6 +17,7 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	if a.nodes != nil {
 		g.Go(func() error { return a.rest.Observe(ctx, authz.Observed(), concernsNode, a.nodes.Observe) })
 	}
+	g.Go(func() error { return a.kinds.Run(ctx, a.rest) })
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {

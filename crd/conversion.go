@@ -7,7 +7,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // Conversion turns objects of a custom kind from one version into another:
@@ -15,9 +14,6 @@ import (
 type Conversion struct {
 	// Services finds where a webhook that is a service is reached.
 	Services webhook.ServiceResolver
-	// Models are the schemas of the built-in kinds' parts, of which custom
-	// kinds have metadata.
-	Models func() map[string]*spec.Schema
 
 	once    sync.Once
 	factory *conversion.CRConverterFactory

@@ -1,6 +1,8 @@
 package crd
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,7 +12,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/version"
 
 	"setpoint.dev/setpoint/kinds"
 )
@@ -29,8 +31,10 @@ type Stored struct {
 type definition struct {
 	stored Stored
 	head   head
-	gone   chan struct{} // closed when it is there no more
-	kinds  []*kinds.Resource
+	// fingerprint is of the rules by which objects are stored.
+	fingerprint uint32
+	gone        chan struct{} // closed when it is there no more
+	kinds       []*kinds.Resource
 	// stores is the kind in the version that objects are stored in, which need
 	// not be served. Nil while it is not established.
 	stores *kinds.Resource
@@ -45,10 +49,11 @@ type head struct {
 		Finalizers        []string   `json:"finalizers"`
 	} `json:"metadata"`
 	Spec struct {
-		Group    string                                       `json:"group"`
-		Names    apiextensions.CustomResourceDefinitionNames  `json:"names"`
-		Scope    apiextensions.ResourceScope                  `json:"scope"`
-		Versions []headVersion                                `json:"versions"`
+		Group                 string                                      `json:"group"`
+		Names                 apiextensions.CustomResourceDefinitionNames `json:"names"`
+		Scope                 apiextensions.ResourceScope                 `json:"scope"`
+		Versions              []headVersion                               `json:"versions"`
+		PreserveUnknownFields bool                                        `json:"preserveUnknownFields"`
 	} `json:"spec"`
 	Status apiextensions.CustomResourceDefinitionStatus `json:"status"`
 }
@@ -59,7 +64,10 @@ type headVersion struct {
 	Storage            bool    `json:"storage"`
 	Deprecated         bool    `json:"deprecated"`
 	DeprecationWarning *string `json:"deprecationWarning"`
-	Subresources       *struct {
+	// Schema and SelectableFields count for the fingerprint alone.
+	Schema           json.RawMessage `json:"schema"`
+	SelectableFields json.RawMessage `json:"selectableFields"`
+	Subresources     *struct {
 		Status *struct{} `json:"status"`
 		Scale  *struct {
 			SpecReplicasPath string `json:"specReplicasPath"`
@@ -106,6 +114,7 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 	if err := json.Unmarshal(s.Value, &d.head); err != nil {
 		return nil, fmt.Errorf("custom resource definition %s: %w", s.Name, err)
 	}
+	d.fingerprint = d.head.fingerprint()
 	if was != nil && was.head.serves(&d.head) {
 		d.gone, d.kinds, d.stores = was.gone, was.kinds, was.stores
 		return d, nil
@@ -114,7 +123,7 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 	if !d.head.is(apiextensions.Established) {
 		return d, nil
 	}
-	made := &parts{stored: s, convert: convert}
+	made := &parts{stored: s, convert: convert, digest: d.head.digest()}
 	for _, v := range d.head.served() {
 		d.kinds = append(d.kinds, d.resource(v, made))
 	}
@@ -124,6 +133,24 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 		}
 	}
 	return d, nil
+}
+
+// fingerprint is that of the rules by which objects are stored, and lets go of
+// the schemas that it is taken of.
+func (h *head) fingerprint() uint32 {
+	sum := sha256.New()
+	fmt.Fprintln(sum, h.storage(), h.Spec.PreserveUnknownFields)
+	for i := range h.Spec.Versions {
+		v := &h.Spec.Versions[i]
+		fmt.Fprintf(sum, "%s %d %s %d %s\n", v.Name, len(v.Schema), v.Schema, len(v.SelectableFields), v.SelectableFields)
+		v.Schema, v.SelectableFields = nil, nil
+	}
+	return binary.BigEndian.Uint32(sum.Sum(nil))
+}
+
+// digest changes with all that a definition says about its kinds.
+func (h *head) digest() string {
+	return fmt.Sprint(h.Metadata.UID, h.Metadata.Generation, h.Status.AcceptedNames)
 }
 
 // serves says that what is served is the same as by another state of the
@@ -136,7 +163,7 @@ func (h *head) serves(other *head) bool {
 }
 
 var (
-	allVerbs = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	allVerbs  = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	viewVerbs = metav1.Verbs{"get", "patch", "update"}
 )
 
@@ -153,10 +180,8 @@ func (h *head) storage() string {
 // resource is the kind in one of its versions.
 func (d *definition) resource(v headVersion, made *parts) *kinds.Resource {
 	names := d.head.Status.AcceptedNames
-	k := &kind{
-		parts: made, gvk: schema.GroupVersionKind{Group: d.head.Spec.Group, Version: v.Name, Kind: names.Kind},
-		listKind: names.ListKind, namespaced: d.head.Spec.Scope == apiextensions.NamespaceScoped,
-	}
+	gvk := schema.GroupVersionKind{Group: d.head.Spec.Group, Version: v.Name, Kind: names.Kind}
+	k := newKind(made, gvk, names.ListKind, d.head.Spec.Scope == apiextensions.NamespaceScoped, d.fingerprint)
 	s := newStrategy(k, "")
 	r := &kinds.Resource{
 		Group: d.head.Spec.Group, Name: names.Plural, Singular: names.Singular, Kind: names.Kind, ListKind: names.ListKind,

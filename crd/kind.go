@@ -2,6 +2,7 @@ package crd
 
 import (
 	"fmt"
+	"sync"
 
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/patch"
 )
 
 // kind is a custom kind in the version that a request speaks. That version is
@@ -17,14 +19,33 @@ import (
 // *unstructured.Unstructured in it, from the moment that they are read until
 // they are stored.
 //
-// It is the kind's Scheme and its Custom.
+// It is the kind's Scheme, its Custom and its codec's Shape.
 type kind struct {
-	parts      *parts
-	gvk        schema.GroupVersionKind
-	listKind   string
-	namespaced bool
-	made       lazyStrategies
+	parts       *parts
+	gvk         schema.GroupVersionKind
+	listKind    string
+	namespaced  bool
+	fingerprint uint32
+	made        lazyStrategies
+	codec       func() *codec.Codec
+	owners      func() *patch.Ownership
 }
+
+func newKind(p *parts, gvk schema.GroupVersionKind, listKind string, namespaced bool, fingerprint uint32) *kind {
+	k := &kind{parts: p, gvk: gvk, listKind: listKind, namespaced: namespaced, fingerprint: fingerprint}
+	k.codec = sync.OnceValue(func() *codec.Codec { return codec.NewUntyped(k, k) })
+	k.owners = sync.OnceValue(func() *patch.Ownership { return patch.NewUntypedOwnership(k, k.types) })
+	return k
+}
+
+// Codec implements kinds.Custom.
+func (k *kind) Codec() *codec.Codec { return k.codec() }
+
+// Owners implements kinds.Custom.
+func (k *kind) Owners() *patch.Ownership { return k.owners() }
+
+// Fingerprint implements kinds.Custom.
+func (k *kind) Fingerprint() uint32 { return k.fingerprint }
 
 // Ready makes what the kind needs; an error says that it cannot be served.
 func (k *kind) Ready() error {
@@ -32,8 +53,8 @@ func (k *kind) Ready() error {
 	return err
 }
 
-// Types tells field ownership about the kind's fields.
-func (k *kind) Types() (managedfields.TypeConverter, error) {
+// types tell field ownership about the kind's fields.
+func (k *kind) types() (managedfields.TypeConverter, error) {
 	p, err := k.parts.get()
 	if err != nil {
 		return nil, err

@@ -15,10 +15,10 @@ import (
 	"setpoint.dev/setpoint/kinds"
 )
 
-// names is a table that is no kind's: under group, sort and name it says which
+// nameTable is a table that is no kind's: under group, sort and name it says which
 // definition goes by that name. What is in there is taken, so that of two
 // definitions that want one name at the same time one gets it.
-const names = "customresourcenames"
+const nameTable = "customresourcenames"
 
 // Join decides which names a definition gets, and says what that makes of it:
 // it has its names or not, it is established or not. All of that happens in the
@@ -51,7 +51,7 @@ func Join(ctx context.Context, w kinds.Write) ([]kinds.Companion, error) {
 	var along []kinds.Companion
 	for _, name := range have {
 		if !slices.Contains(had, name) {
-			along = append(along, kinds.Companion{Table: names, Key: name, Value: []byte(crd.Name)})
+			along = append(along, kinds.Companion{Table: nameTable, Key: name, Value: []byte(crd.Name)})
 		}
 	}
 	return append(along, release(had, have)...), nil
@@ -62,7 +62,7 @@ func release(had, kept []string) []kinds.Companion {
 	var along []kinds.Companion
 	for _, name := range had {
 		if !slices.Contains(kept, name) {
-			along = append(along, kinds.Companion{Table: names, Key: name})
+			along = append(along, kinds.Companion{Table: nameTable, Key: name})
 		}
 	}
 	return along
@@ -99,7 +99,7 @@ func accept(ctx context.Context, crd *internal.CustomResourceDefinition, stored 
 	named := condition(internal.NamesAccepted, internal.ConditionTrue, "NoConflicts", "no conflicts found")
 	// taken is an error when another definition goes by a name.
 	taken := func(sort, name string) error {
-		owner, err := stored.Get(ctx, names, nameKey(crd.Spec.Group, sort, name))
+		owner, err := stored.Get(ctx, nameTable, nameKey(crd.Spec.Group, sort, name))
 		if err != nil || owner == nil || string(owner) == crd.Name {
 			return err
 		}

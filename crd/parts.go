@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/spec3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // parts are what the kinds of one definition share: made from its bytes when
@@ -21,6 +20,8 @@ import (
 type parts struct {
 	stored  Stored
 	convert *Conversion
+	// digest changes with all that can be made of the definition.
+	digest string
 
 	once      sync.Once
 	err       error
@@ -109,11 +110,7 @@ func (p *parts) typeConverter() (managedfields.TypeConverter, error) {
 }
 
 func (p *parts) makeTypes() (managedfields.TypeConverter, error) {
-	specs := []*spec3.OpenAPI{{
-		Version:    "3.0.0",
-		Info:       &spec.Info{InfoProps: spec.InfoProps{Title: "Custom resources", Version: "1"}},
-		Components: &spec3.Components{Schemas: p.convert.Models()},
-	}}
+	var specs []*spec3.OpenAPI
 	for _, v := range p.full.Spec.Versions {
 		one, err := builder.BuildOpenAPIV3(p.full, v.Name, builder.Options{})
 		if err != nil {

@@ -16,8 +16,9 @@ import (
 
 // Hands change what is stored, in the name of the control plane itself.
 type Hands interface {
-	// Amend changes one object, of the internal type, as an update does.
-	Amend(ctx context.Context, r *kinds.Resource, namespace, name string, change func(obj runtime.Object) error) error
+	// Amend changes one object, of the internal type, as an update of it or of
+	// one of its subresources does.
+	Amend(ctx context.Context, r *kinds.Resource, subresource, namespace, name string, change func(obj runtime.Object) error) error
 	// DeleteAll begins the deletion of every object of a kind, and returns how
 	// many are still there.
 	DeleteAll(ctx context.Context, r *kinds.Resource) (left int, err error)
@@ -78,7 +79,7 @@ func (r *Registry) tend(ctx context.Context, d *definition, hands Hands) (done b
 	case d.head.Metadata.DeletionTimestamp == nil && !d.head.is(apiextensions.NamesAccepted):
 		// An update asks for the names again, and is none when they are still
 		// taken.
-		return true, hands.Amend(ctx, self, "", d.stored.Name, func(runtime.Object) error { return nil })
+		return true, hands.Amend(ctx, self, "", "", d.stored.Name, func(runtime.Object) error { return nil })
 	}
 	return true, nil
 }
@@ -94,10 +95,10 @@ func (r *Registry) remove(ctx context.Context, self *kinds.Resource, d *definiti
 			if err != nil {
 				said = condition(internal.Terminating, internal.ConditionTrue, "InstanceDeletionFailed", fmt.Sprintf("could not issue all deletes: %v", err))
 			}
-			return false, hands.Amend(ctx, self, "", d.stored.Name, say(said, false))
+			return false, hands.Amend(ctx, self, "status", "", d.stored.Name, say(said, false))
 		}
 	}
-	return true, hands.Amend(ctx, self, "", d.stored.Name, say(ended, true))
+	return true, hands.Amend(ctx, self, "status", "", d.stored.Name, say(ended, true))
 }
 
 // say changes what a definition says of itself, and lets it go.

@@ -28,10 +28,21 @@ func apiextensionsGroup(d Deps) group {
 	g := group{name: apiextensions.GroupName, versions: []string{"v1", "v1beta1"}, scheme: scheme, rows: []row{{
 		name: "customresourcedefinitions", kind: "CustomResourceDefinition", short: "crd crds", category: "api-extensions",
 		strategy: newDefinitionStrategy(scheme), attrs: customresourcedefinition.GetAttrs,
-		status: customresourcedefinition.NewStatusStrategy(scheme), plain: true, join: d.JoinDefinitions,
+		status: customresourcedefinition.NewStatusStrategy(scheme), plain: true, undescribed: []string{"v1beta1"}, join: d.joinDefinitions,
 		linger: &Linger{Mark: markDefinition, Held: func(runtime.Object) bool { return false }},
 	}}}
 	return g
+}
+
+// joinDefinitions asks JoinDefinitions about a definition in the words of v1.
+func (d Deps) joinDefinitions(ctx context.Context, w Write) ([]Companion, error) {
+	if crd, ok := w.Object.(*apiextensions.CustomResourceDefinition); ok && isV1beta1(ctx) {
+		modernize(crd)
+	}
+	if d.JoinDefinitions == nil {
+		return nil, nil
+	}
+	return d.JoinDefinitions(ctx, w)
 }
 
 // definitionStrategy is upstream's for CustomResourceDefinitions, and what was
@@ -48,31 +59,33 @@ func newDefinitionStrategy(scheme *runtime.Scheme) definitionStrategy {
 // PrepareForCreate implements rest.RESTCreateStrategy. What Join has said of
 // the names stays, which upstream finds out after the fact.
 func (s definitionStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
-	s.prepare(ctx, obj, func() { s.strategy.PrepareForCreate(ctx, obj) })
+	s.prepare(obj, func() { s.strategy.PrepareForCreate(ctx, obj) })
 }
 
 // PrepareForUpdate implements rest.RESTUpdateStrategy, likewise.
 func (s definitionStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
-	s.prepare(ctx, obj, func() { s.strategy.PrepareForUpdate(ctx, obj, old) })
+	s.prepare(obj, func() { s.strategy.PrepareForUpdate(ctx, obj, old) })
 }
 
-func (s definitionStrategy) prepare(ctx context.Context, obj runtime.Object, upstream func()) {
+func (s definitionStrategy) prepare(obj runtime.Object, upstream func()) {
 	crd := obj.(*apiextensions.CustomResourceDefinition)
 	settled := crd.Status
-	if isV1beta1(ctx) {
-		modernize(crd)
-	}
 	upstream()
 	crd.Status.AcceptedNames, crd.Status.Conditions = settled.AcceptedNames, settled.Conditions
 }
 
 // Validate implements rest.RESTCreateStrategy. Compat: a definition of v1beta1
 // is held to what is asked of one that is already stored, since before v1 a
-// schema could be of any form.
+// schema could be of any form, and groups of Kubernetes needed no approval.
 func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	crd := obj.(*apiextensions.CustomResourceDefinition)
 	errs := s.strategy.Validate(ctx, obj)
-	if len(errs) == 0 || !isV1beta1(ctx) || isStructural(&crd.Spec) {
+	if !isV1beta1(ctx) {
+		return errs
+	}
+	approval := field.NewPath("metadata", "annotations").Key(v1beta1.KubeAPIApprovedAnnotation).String()
+	errs = slices.DeleteFunc(errs, func(e *field.Error) bool { return e.Field == approval && e.Type == field.ErrorTypeRequired })
+	if len(errs) == 0 || isStructural(&crd.Spec) {
 		return errs
 	}
 	named := crd.DeepCopy()

@@ -126,6 +126,7 @@ type row struct {
 	checkDelete    func(context.Context, string, *metav1.DeleteOptions) (string, error)
 	linger         *Linger
 	join           func(context.Context, Write) ([]Companion, error)
+	undescribed    []string
 }
 
 // strategy is what upstream's strategies are for a whole object.
@@ -169,6 +170,7 @@ func (w row) resource(g group) *Resource {
 		CheckDelete:    w.checkDelete,
 		Linger:         w.linger,
 		Join:           w.join,
+		Undescribed:    w.undescribed,
 		Subresources:   make(map[string]*Subresource),
 	}
 	if w.short != "" {

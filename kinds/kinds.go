@@ -24,6 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/patch"
 )
 
 // Resource is a kind served under one plural name of one group.
@@ -38,6 +41,8 @@ type Resource struct {
 	Categories []string
 	// Versions are the served versions, the preferred one first.
 	Versions []string
+	// Undescribed are served versions that OpenAPI does not describe.
+	Undescribed []string
 	// Storage is the version that objects are stored in. Its group may be
 	// another one: events of both groups are stored as core/v1. From there the
 	// way to the internal type is runtime.InternalGroupVersioner.
@@ -142,23 +147,23 @@ type Scale struct {
 
 // Scheme is what a kind asks of its types: runtime.Scheme gives it for built-in
 // kinds.
-type Scheme interface {
-	runtime.ObjectCreater
-	runtime.ObjectTyper
-	runtime.ObjectDefaulter
-	runtime.ObjectConvertor
-}
+type Scheme = codec.Types
 
 // Custom is what a kind without a Go type says of itself. Its objects are
 // *unstructured.Unstructured; the version of the request is their internal one,
 // so that each version is a Resource of its own.
 type Custom interface {
-	codec.Shape
 	// Ready makes what the kind needs to be used. Its error says that it cannot
 	// be.
 	Ready() error
-	// Types tells field ownership about the kind's fields.
-	Types() (managedfields.TypeConverter, error)
+	// Codec speaks the kind's representations.
+	Codec() *codec.Codec
+	// Owners keep the record of who owns which field.
+	Owners() *patch.Ownership
+	// Fingerprint is of the schemas. It is kept with each object that is stored:
+	// the bytes of one that has another were written by other rules, and have to
+	// be read by these before they are an answer.
+	Fingerprint() uint32
 }
 
 // ListOf is the kind of the resource's lists.

@@ -20,8 +20,10 @@ import (
 // Ownership keeps managedFields, for the kinds of one scheme. What it needs to
 // know about types is made when it is first asked for.
 type Ownership struct {
-	scheme *runtime.Scheme
-	types  func() managedfields.TypeConverter
+	scheme Scheme
+	types  func() (managedfields.TypeConverter, error)
+	// untyped says that the version of a request is the internal one.
+	untyped bool
 
 	mu       sync.Mutex // guards managers
 	managers map[scope]*managedfields.FieldManager
@@ -38,11 +40,23 @@ type scope struct {
 func NewOwnership(scheme *runtime.Scheme) *Ownership {
 	return &Ownership{
 		scheme: scheme,
-		types: sync.OnceValue(func() managedfields.TypeConverter {
-			return withScale{applyconfigurations.NewTypeConverter(scheme)}
+		types: sync.OnceValues(func() (managedfields.TypeConverter, error) {
+			return withDefined{applyconfigurations.NewTypeConverter(scheme)}, nil
 		}),
 		managers: map[scope]*managedfields.FieldManager{},
 	}
+}
+
+// NewUntypedOwnership returns the ownership of a kind without a Go type.
+func NewUntypedOwnership(scheme Scheme, types func() (managedfields.TypeConverter, error)) *Ownership {
+	return &Ownership{scheme: scheme, types: types, untyped: true, managers: map[scope]*managedfields.FieldManager{}}
+}
+
+// Scheme is what ownership asks of kinds.
+type Scheme interface {
+	runtime.ObjectCreater
+	runtime.ObjectDefaulter
+	runtime.ObjectConvertor
 }
 
 // For returns the field manager for requests that write a kind, or one of its
@@ -55,8 +69,15 @@ func (o *Ownership) For(kind schema.GroupVersionKind, subresource string, resets
 	if m := o.managers[key]; m != nil {
 		return m, nil
 	}
-	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
-	m, err := managedfields.NewDefaultFieldManager(o.types(), o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
+	make, hub := managedfields.NewDefaultFieldManager, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+	if o.untyped {
+		make, hub = managedfields.NewDefaultCRDFieldManager, kind.GroupVersion()
+	}
+	types, err := o.types()
+	if err != nil {
+		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
+	}
+	m, err := make(types, o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
 	if err != nil {
 		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
 	}

@@ -21,6 +21,8 @@ import (
 // Without it, or with a definition that depends on one that is not there, such
 // a kind is described as an object of any content.
 type Custom interface {
+	// OpenAPIDigest changes with the definition, and is there without making it.
+	OpenAPIDigest() string
 	// OpenAPIDefinition is the schema of a kind in one of its versions. Ref
 	// makes references to upstream's definitions, which are named as
 	// Dependencies. A schema that has to look different in version 2 has

@@ -16,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -34,24 +33,12 @@ var reference = flag.String("reference", "", "`folder` with kube-apiserver's doc
 
 // builtin is the list of kinds that kube-apiserver serves.
 func builtin() *kinds.List {
-	all := slices.Clone(kinds.Builtin(kinds.Deps{}).All())
-	if !slices.ContainsFunc(all, func(r *kinds.Resource) bool { return r.Group == "apiextensions.k8s.io" }) {
-		all = append(all, crds())
-	}
-	return kinds.NewList(all)
+	return kinds.Builtin(kinds.Deps{})
 }
 
-// crds is the kind that kinds.Builtin leaves to others.
-func crds() *kinds.Resource {
-	s := runtime.NewScheme()
-	install.Install(s)
-	return &kinds.Resource{
-		Group: "apiextensions.k8s.io", Name: "customresourcedefinitions", Kind: "CustomResourceDefinition",
-		Versions: []string{"v1"}, Scheme: s, Verbs: everyVerb,
-		Subresources: map[string]*kinds.Subresource{
-			"status": {Name: "status", Verbs: []string{"get", "patch", "update"}},
-		},
-	}
+// few is a list of one kind.
+func few() *kinds.List {
+	return kinds.NewList([]*kinds.Resource{builtin().Find("apiextensions.k8s.io", "v1", "customresourcedefinitions")})
 }
 
 var everyVerb = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
@@ -195,7 +182,7 @@ func TestClients(t *testing.T) {
 }
 
 func TestNegotiation(t *testing.T) {
-	s := serve(kinds.NewList([]*kinds.Resource{crds()}))
+	s := serve(few())
 	const path = "/openapi/v3/apis/apiextensions.k8s.io/v1"
 	const pb2, pb3 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 	for _, test := range []struct {
@@ -229,7 +216,7 @@ func TestNegotiation(t *testing.T) {
 }
 
 func TestCaching(t *testing.T) {
-	s := serve(kinds.NewList([]*kinds.Resource{crds()}))
+	s := serve(few())
 	urls := readIndex(t, fetch(t, s, "/openapi/v3").Body.Bytes())
 	current := urls["apis/apiextensions.k8s.io/v1"]
 	etag := `"` + current.Query().Get("hash") + `"`
@@ -264,7 +251,7 @@ func TestCaching(t *testing.T) {
 }
 
 func TestCompression(t *testing.T) {
-	s := serve(kinds.NewList([]*kinds.Resource{crds()}))
+	s := serve(few())
 	for header, want := range map[string]string{
 		"": "", "gzip": "gzip", "deflate, gzip;q=0.5": "gzip", "*": "gzip", "gzip;q=0": "", "identity": "", "br": "",
 	} {
@@ -300,6 +287,8 @@ func (w *widgets) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	w.asked.Add(1)
 	return nil, runtime.NewNotRegisteredErrForKind("widgets", kind)
 }
+
+func (w *widgets) OpenAPIDigest() string { return w.description }
 
 func (w *widgets) OpenAPIDefinition(_ schema.GroupVersionKind, ref common.ReferenceCallback) common.OpenAPIDefinition {
 	const metadata = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"

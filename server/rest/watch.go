@@ -64,6 +64,8 @@ func (c *call) watch() error {
 		select {
 		case <-c.Drain:
 			cancel()
+		case <-c.resource.Gone:
+			cancel()
 		case <-ctx.Done():
 		}
 	}()
@@ -90,6 +92,8 @@ func (c *call) await(ctx context.Context, flusher http.Flusher) bool {
 	case <-ctx.Done():
 		return false
 	case <-c.Drain:
+		return false
+	case <-c.resource.Gone:
 		return false
 	}
 }
@@ -198,7 +202,7 @@ func (s *stream) encodeBatch(batch watch.Batch) error {
 }
 
 func (s *stream) encodeEvent(e watch.Event) error {
-	form := s.form()
+	form := s.form(e.Object)
 	switch {
 	case form != nil && s.out.Part == nil:
 		s.frame(eventName(e.Type), form.Object(nil, s.kind, e.Value()))
@@ -212,7 +216,7 @@ func (s *stream) encodeEvent(e watch.Event) error {
 		s.frame(eventName(e.Type), s.room)
 		return nil
 	}
-	obj, err := s.codec().DecodeStored(e.Value(), s.resource.StorageKind())
+	obj, err := s.keeps().DecodeStored(e.Value(), s.resource.StorageKind())
 	if err != nil {
 		return err
 	}
@@ -266,7 +270,7 @@ func (s *stream) encodeError(err error) {
 		status = &apierrors.NewResourceExpired("too old resource version").ErrStatus
 	}
 	status.Kind, status.APIVersion = "Status", "v1"
-	body, err := s.codec().Encode(s.out.info, status, metav1.SchemeGroupVersion)
+	body, err := s.common().Encode(s.out.info, status, metav1.SchemeGroupVersion)
 	if err == nil { // the stream ends either way
 		s.frame("ERROR", body)
 	}
