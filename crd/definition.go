@@ -25,6 +25,12 @@ type Stored struct {
 	Value []byte
 }
 
+// read is the whole of a definition.
+func (s Stored) read() (*apiextensions.CustomResourceDefinition, error) {
+	full := &apiextensions.CustomResourceDefinition{}
+	return full, json.Unmarshal(s.Value, full)
+}
+
 // definition is a CustomResourceDefinition that is known to the registry: what
 // discovery and routing need of it, and the kinds it makes. All else is read
 // from its bytes when one of the kinds is used.

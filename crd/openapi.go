@@ -15,9 +15,10 @@ func (k *kind) OpenAPIDigest() string { return k.parts.digest }
 
 // OpenAPIDefinition describes the kind. Version 2 of OpenAPI, which ref may be
 // of, has a form of schema of its own. A kind that cannot be described is an
-// object of any content.
+// object of any content. Nothing of it is kept: a document over everything does
+// not use every kind.
 func (k *kind) OpenAPIDefinition(of schema.GroupVersionKind, ref common.ReferenceCallback) common.OpenAPIDefinition {
-	p, err := k.parts.get()
+	full, err := k.parts.stored.read()
 	if err != nil {
 		return common.OpenAPIDefinition{}
 	}
@@ -28,11 +29,11 @@ func (k *kind) OpenAPIDefinition(of schema.GroupVersionKind, ref common.Referenc
 	options := builder.Options{IncludeSelectableFields: true}
 	if to := ref(""); strings.HasPrefix(to.String(), "#/definitions") {
 		options.V2 = true
-		if doc, err := builder.BuildOpenAPIV2(p.full, of.Version, options); err == nil {
+		if doc, err := builder.BuildOpenAPIV2(full, of.Version, options); err == nil {
 			d := doc.Definitions[name]
 			s = &d
 		}
-	} else if doc, err := builder.BuildOpenAPIV3(p.full, of.Version, options); err == nil {
+	} else if doc, err := builder.BuildOpenAPIV3(full, of.Version, options); err == nil {
 		s = doc.Components.Schemas[name]
 	}
 	if s == nil {

@@ -1,7 +1,6 @@
 package crd
 
 import (
-	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -23,8 +22,10 @@ type parts struct {
 	// digest changes with all that can be made of the definition.
 	digest string
 
-	once      sync.Once
-	err       error
+	once sync.Once
+	err  error
+	// full is the definition without its schemas, which are large and, once the
+	// structural ones are made, seldom needed.
 	full      *apiextensions.CustomResourceDefinition
 	schemas   map[string]*structuralschema.Structural // by version
 	converter runtime.ObjectConvertor
@@ -44,8 +45,8 @@ func (p *parts) get() (*parts, error) {
 }
 
 func (p *parts) make() error {
-	p.full = &apiextensions.CustomResourceDefinition{}
-	if err := json.Unmarshal(p.stored.Value, p.full); err != nil {
+	var err error
+	if p.full, err = p.stored.read(); err != nil {
 		return err
 	}
 	p.schemas = map[string]*structuralschema.Structural{}
@@ -56,8 +57,8 @@ func (p *parts) make() error {
 			return fmt.Errorf("schema of version %s: %w", v.Name, err)
 		}
 		p.schemas[v.Name] = s
+		v.Schema = nil
 	}
-	var err error
 	p.converter, err = p.convert.converter(p.full)
 	return err
 }
@@ -92,10 +93,15 @@ func internalSchema(v *apiextensions.CustomResourceValidation) (*internal.JSONSc
 	return into.OpenAPIV3Schema, nil
 }
 
-// version is the definition's own word on one of its versions.
+// version is the definition's own word on one of its versions, without the
+// schema.
 func (p *parts) version(name string) *apiextensions.CustomResourceDefinitionVersion {
-	for i := range p.full.Spec.Versions {
-		if v := &p.full.Spec.Versions[i]; v.Name == name {
+	return versionOf(p.full, name)
+}
+
+func versionOf(full *apiextensions.CustomResourceDefinition, name string) *apiextensions.CustomResourceDefinitionVersion {
+	for i := range full.Spec.Versions {
+		if v := &full.Spec.Versions[i]; v.Name == name {
 			return v
 		}
 	}
@@ -110,9 +116,13 @@ func (p *parts) typeConverter() (managedfields.TypeConverter, error) {
 }
 
 func (p *parts) makeTypes() (managedfields.TypeConverter, error) {
+	full, err := p.stored.read()
+	if err != nil {
+		return nil, err
+	}
 	var specs []*spec3.OpenAPI
-	for _, v := range p.full.Spec.Versions {
-		one, err := builder.BuildOpenAPIV3(p.full, v.Name, builder.Options{})
+	for _, v := range full.Spec.Versions {
+		one, err := builder.BuildOpenAPIV3(full, v.Name, builder.Options{})
 		if err != nil {
 			return nil, err
 		}

@@ -14,10 +14,10 @@
 package crd
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,6 +38,7 @@ type Source interface {
 // Registry is the live list of kinds.
 type Registry struct {
 	builtin *kinds.List
+	groups  map[string]bool // of built-in kinds
 	source  Source
 	convert *Conversion
 	log     *slog.Logger
@@ -56,7 +57,10 @@ type listing struct {
 // NewRegistry returns the registry of the built-in kinds and those that are
 // defined in a source.
 func NewRegistry(builtin *kinds.List, source Source, convert *Conversion, log *slog.Logger) *Registry {
-	r := &Registry{builtin: builtin, source: source, convert: convert, log: log}
+	r := &Registry{builtin: builtin, groups: map[string]bool{}, source: source, convert: convert, log: log}
+	for _, k := range builtin.All() {
+		r.groups[k.Group] = true
+	}
 	r.made.Store(&listing{list: builtin})
 	return r
 }
@@ -93,7 +97,7 @@ func (r *Registry) Kinds() *kinds.List {
 // read makes the next listing. Definitions that are as they were stay.
 func (r *Registry) read(revision uint64, have *listing) (*listing, error) {
 	next := &listing{revision: revision, definitions: make(map[string]*definition, len(have.definitions)+1)}
-	var custom []*kinds.Resource
+	byGroup := make(map[string][]*kinds.Resource)
 	for s, err := range r.source.All(context.Background()) {
 		if err != nil {
 			return nil, err
@@ -106,13 +110,19 @@ func (r *Registry) read(revision uint64, have *listing) (*listing, error) {
 			}
 		}
 		next.definitions[s.Name] = d
-		for _, k := range d.kinds {
-			if r.builtin.Find(k.Group, k.Versions[0], k.Name) == nil {
-				custom = append(custom, k)
+		if len(d.kinds) > 0 {
+			group := d.head.Spec.Group
+			byGroup[group] = append(byGroup[group], d.kinds...)
+		}
+	}
+	all := slices.Clone(r.builtin.All())
+	for _, group := range slices.Sorted(maps.Keys(byGroup)) {
+		for _, k := range byGroup[group] {
+			if !r.groups[group] || r.builtin.Find(k.Group, k.Versions[0], k.Name) == nil {
+				all = append(all, k)
 			}
 		}
 	}
-	slices.SortStableFunc(custom, func(a, b *kinds.Resource) int { return cmp.Compare(a.Group, b.Group) })
-	next.list = kinds.NewList(append(slices.Clone(r.builtin.All()), custom...))
+	next.list = kinds.NewList(all)
 	return next, nil
 }

@@ -44,7 +44,11 @@ func (k *kind) makeRules() error {
 	if err != nil {
 		return err
 	}
-	v := p.version(k.gvk.Version)
+	full, err := p.stored.read()
+	if err != nil {
+		return err
+	}
+	v := versionOf(full, k.gvk.Version)
 	var props, statusProps *internal.JSONSchemaProps
 	if v.Schema != nil {
 		if props, err = internalSchema(v.Schema); err != nil {

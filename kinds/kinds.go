@@ -253,9 +253,18 @@ type List struct {
 // times, each time with other versions.
 func NewList(resources []*Resource) *List {
 	l := &List{resources: resources, byName: make(map[schema.GroupResource][]*Resource, len(resources))}
-	for _, r := range resources {
-		name := r.GroupResource()
-		l.byName[name] = append(l.byName[name], r)
+	for rest := resources; len(rest) > 0; {
+		// Most often all of a name are side by side, and are a part of the list.
+		name, n := rest[0].GroupResource(), 1
+		for n < len(rest) && rest[n].GroupResource() == name {
+			n++
+		}
+		if before := l.byName[name]; before == nil {
+			l.byName[name] = rest[:n:n]
+		} else {
+			l.byName[name] = append(before, rest[:n]...)
+		}
+		rest = rest[n:]
 	}
 	return l
 }

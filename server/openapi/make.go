@@ -173,7 +173,7 @@ func (m *maker) v3(s section) ([]byte, error) {
 	d := m.define()
 	doc, err := builder3.BuildOpenAPISpecFromRoutes([]common.RouteContainer{m.container(s)}, &common.OpenAPIV3Config{
 		Info:                           m.info(),
-		Definitions:                    d.definitions(refV3),
+		Definitions:                    d.definitions(refV3, &s.gv),
 		GetDefinitionName:              d.name,
 		GetOperationIDAndTagsFromRoute: operationID,
 		CommonResponses: map[int]*spec3.Response{
@@ -202,7 +202,7 @@ func (m *maker) v2() ([]byte, error) {
 	doc, err := builder.BuildOpenAPISpecFromRoutes(containers, &common.Config{
 		Info:                           m.info(),
 		ProtocolList:                   []string{"https"},
-		GetDefinitions:                 d.definitions,
+		GetDefinitions:                 func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition { return d.definitions(ref, nil) },
 		GetDefinitionName:              d.name,
 		GetOperationIDAndTagsFromRoute: distinct(operationID),
 		CommonResponses: map[int]spec.Response{
