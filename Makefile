@@ -58,6 +58,8 @@ deps: ## fetch the modules that build, tests and tools need
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
 	cd test/differential && $(GO) mod download
+	@# definitions of others, for test/crds
+	awk '{ print $$1 "@" $$2 }' test/crds/modules.txt | (cd / && xargs -n 1 $(GO) mod download)
 
 clean: ## remove what the targets made
 	rm -rf bin

@@ -12,13 +12,17 @@ import (
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/kubectl/pkg/cmd/explain"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
@@ -249,13 +253,30 @@ func same(a, b *unstructured.Unstructured) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
+// getter keeps what it learns about a server in memory, for all commands.
+type getter struct {
+	*genericclioptions.ConfigFlags
+	discovery discovery.CachedDiscoveryInterface
+	mapper    meta.RESTMapper
+}
+
+// ToDiscoveryClient implements genericclioptions.RESTClientGetter.
+func (g *getter) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	return g.discovery, nil
+}
+
+// ToRESTMapper implements genericclioptions.RESTClientGetter.
+func (g *getter) ToRESTMapper() (meta.RESTMapper, error) { return g.mapper, nil }
+
 // explainAll lets kubectl explain every version of every kind, and its spec.
 func explainAll(t *testing.T, plane *apptest.Plane, crds []*apiextensions.CustomResourceDefinition) (explained int) {
 	t.Helper()
-	flags := genericclioptions.NewConfigFlags(true)
-	cache := t.TempDir()
-	flags.KubeConfig, flags.CacheDir = &plane.Kubeconfig, &cache
-	factory := cmdutil.NewFactory(flags)
+	client, err := discovery.NewDiscoveryClientForConfig(plane.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cached := memory.NewMemCacheClient(client)
+	factory := cmdutil.NewFactory(&getter{genericclioptions.NewConfigFlags(true), cached, restmapper.NewDeferredDiscoveryRESTMapper(cached)})
 	for _, crd := range crds {
 		good := true
 		for _, v := range crd.Spec.Versions {
