@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
 )
 
 // Shape is what an object without a Go type has instead of one.
@@ -58,6 +59,14 @@ func NewUntyped(types Types, shape Shape) *Codec {
 		},
 		CBOR: cbor.NewSerializerInfo(types, types),
 	}}
+}
+
+// DecodeKept is DecodeStored for an object without a Go type that was stored by
+// the rules of now: it is in shape, and has its defaults.
+func (c *Codec) DecodeKept(value []byte, storage schema.GroupVersionKind) (runtime.Object, error) {
+	read := versioning.NewCodec(nil, c.media[JSON].Serializer, c.Scheme, c.Scheme, c.Scheme, nil, nil, runtime.InternalGroupVersioner, "setpoint")
+	obj, _, err := read.Decode(value, &storage, nil)
+	return obj, err
 }
 
 // shaper brings what a serializer reads into shape.

@@ -249,6 +249,9 @@ func (c *call) spoken() schema.GroupVersionKind {
 
 // stored decodes a stored object into its internal type, with its revision.
 func (c *call) stored(o *store.Object) (runtime.Object, error) {
+	if custom := c.resource.Custom; custom != nil && o.Flags() == custom.Fingerprint() {
+		return c.keeps().DecodeKept(o.Value(), c.resource.StorageKind())
+	}
 	return c.keeps().DecodeStored(o.Value(), c.resource.StorageKind())
 }
 
