@@ -2,7 +2,6 @@ package codec
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -114,48 +113,45 @@ func encodeUntyped(obj runtime.Object, revision string) (value []byte, revAt int
 	if !ok {
 		return nil, 0, fmt.Errorf("%T is no object without a type", obj)
 	}
-	version, err := json.Marshal(u.GetAPIVersion())
-	if err != nil {
-		return nil, 0, err
-	}
-	kind, err := json.Marshal(u.GetKind())
-	if err != nil {
-		return nil, 0, err
-	}
 	about, _ := u.Object["metadata"].(map[string]any)
 	about = maps.Clone(about)
 	delete(about, "resourceVersion")
-	metadata, err := json.Marshal(about)
-	if err != nil {
+	b := make([]byte, 0, untypedSize)
+	b = append(b, `{"apiVersion":`...)
+	if b, err = appendText(b, u.GetAPIVersion()); err != nil {
 		return nil, 0, err
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"apiVersion":%s,"kind":%s,"metadata":{"resourceVersion":"`, version, kind)
-	revAt = b.Len()
-	b.WriteString(revision + `"`)
+	if b, err = appendText(append(b, `,"kind":`...), u.GetKind()); err != nil {
+		return nil, 0, err
+	}
+	b = append(b, `,"metadata":{"resourceVersion":"`...)
+	revAt = len(b)
+	b = append(append(b, revision...), '"')
 	if len(about) > 0 {
-		b.WriteByte(',')
-		b.Write(metadata[1:])
+		at := len(b) // a comma takes the place of what opens the rest of the metadata
+		if b, err = appendValue(b, about); err != nil {
+			return nil, 0, err
+		}
+		b[at] = ','
 	} else {
-		b.WriteByte('}')
+		b = append(b, '}')
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Object)) {
 		if name == "apiVersion" || name == "kind" || name == "metadata" {
 			continue
 		}
-		field, err := json.Marshal(name)
-		if err != nil {
+		if b, err = appendText(append(b, ','), name); err != nil {
 			return nil, 0, err
 		}
-		content, err := json.Marshal(u.Object[name])
-		if err != nil {
+		if b, err = appendValue(append(b, ':'), u.Object[name]); err != nil {
 			return nil, 0, err
 		}
-		fmt.Fprintf(&b, `,%s:%s`, field, content)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), revAt, nil
+	return append(b, '}'), revAt, nil
 }
+
+// untypedSize is what most objects without a type fit in.
+const untypedSize = 4 << 10
 
 // UntypedJSON puts JSON answers together from stored objects that have no Go
 // type. Compat: items of such a list say what they are.
