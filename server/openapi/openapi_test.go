@@ -281,6 +281,7 @@ type widgets struct {
 	description string
 	needs       []string // definitions
 	asked       atomic.Int32
+	described   atomic.Int32 // how often its definition was made
 }
 
 func (w *widgets) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -291,6 +292,7 @@ func (w *widgets) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 func (w *widgets) OpenAPIDigest() string { return w.description }
 
 func (w *widgets) OpenAPIDefinition(_ schema.GroupVersionKind, ref common.ReferenceCallback) common.OpenAPIDefinition {
+	w.described.Add(1)
 	const metadata = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 	return common.OpenAPIDefinition{
 		Schema: *new(spec.Schema).Typed("object", "").WithDescription(w.description).
@@ -336,6 +338,9 @@ func TestLaziness(t *testing.T) {
 	fetch(t, s, pathA)
 	fetch(t, s, pathA, "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf")
 	expect("after a document", 1, 0)
+	if gotA, gotB := a.described.Load(), b.described.Load(); gotA != 1 || gotB != 0 {
+		t.Errorf("after a document, definitions were made %d and %d times, want that of its group alone", gotA, gotB)
+	}
 	fetch(t, s, "/openapi/v2")
 	fetch(t, s, "/openapi/v2")
 	expect("after v2", 2, 1)
