@@ -33,7 +33,7 @@ import (
 // modules or of how they are read does not pass for a success.
 const atLeast = 150
 
-// refused are definitions that are shipped to be refused, and why.
+// refused are definitions that kube-apiserver refuses too, and why.
 var refused = map[string]string{"testcrs.example.com": "default: Too long: may not be more than 10 bytes"}
 
 func TestDefinitionsOfOthersAreServed(t *testing.T) {
@@ -91,7 +91,7 @@ func TestDefinitionsOfOthersAreServed(t *testing.T) {
 		}
 	}
 	explained := explainAll(t, plane, installed)
-	t.Logf("%d modules, %d definitions: %d installed, %d refused as they have to be, %d that ask to be served in no version %v",
+	t.Logf("%d modules, %d definitions: %d installed, %d refused as kube-apiserver does, %d that ask to be served in no version %v",
 		len(dirs), len(f.definitions), len(installed)+len(unserved), len(refused), len(unserved), unserved)
 	t.Logf("served with an object: %d (%d made from the schema, %d that the modules ship); explained: %d", generated+taken, generated, taken, explained)
 	t.Logf("served, but no object was found that its rules allow: %d %v", len(none), none)
