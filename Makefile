@@ -65,6 +65,8 @@ deps: ## fetch the modules that build, tests and tools need, and build the stock
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
 	cd test/differential && $(GO) mod download
+	@# definitions of others, for test/crds
+	awk '{ print $$1 "@" $$2 }' test/crds/modules.txt | (cd / && xargs -n 1 $(GO) mod download)
 	cd test/kubectl && $(GO) mod download && $(GO) mod download -modfile=go.1.35.mod
 	cd test/extension && $(GO) mod download
 	$(MAKE) kubectls

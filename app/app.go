@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/pki"
@@ -77,6 +78,7 @@ type App struct {
 	authority *pki.Authority
 	store     *store.Store
 	hub       *watch.Hub
+	kinds     *crd.Registry
 	rest      *rest.Handler
 	server    *server.Server
 	listener  net.Listener
@@ -151,8 +153,9 @@ func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
 // build makes the rooms above the store.
 func (a *App) build(ctx context.Context) error {
 	lookup := rest.Lookup{Store: a.store}
-	list := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{}).Join})
-	all := func() *kinds.List { return list }
+	builtin := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{}).Join, JoinDefinitions: crd.Join})
+	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{}, a.cfg.Logger)
+	all := a.kinds.Kinds
 	drained := make(chan struct{})
 	roles := authz.NewRoles(lookup)
 	clients, err := a.decide(ctx, lookup, roles)

@@ -48,6 +48,7 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 		}
 		return nil
 	})
+	g.Go(func() error { return a.kinds.Run(ctx, a.rest) })
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {

@@ -41,10 +41,13 @@ type Deps struct {
 	// JoinServices is the Join of services; without one they get no addresses
 	// and ports.
 	JoinServices func(ctx context.Context, w Write) ([]Companion, error)
+	// JoinDefinitions is the Join of custom resource definitions; without one
+	// they are never established.
+	JoinDefinitions func(ctx context.Context, w Write) ([]Companion, error)
 }
 
 // Builtin returns the kinds that kube-apiserver 1.36 serves by default, in the
-// order of its discovery, but for CustomResourceDefinition.
+// order of its discovery.
 //
 // Roles and bindings come without upstream's check that nobody grants what they
 // do not have: it needs the rules in force, which are not known here.
@@ -66,6 +69,7 @@ func Builtin(d Deps) *List {
 		rbacGroup(),
 		storageGroup(),
 		admissionregistrationGroup(d),
+		apiextensionsGroup(d),
 		schedulingGroup(),
 		coordinationGroup(),
 		nodeGroup(),
@@ -93,7 +97,8 @@ type group struct {
 // same for all.
 type row struct {
 	name, kind string
-	// short and category are a short name and a category, if it has one.
+	// short are short names, with spaces between; category is a category, if
+	// it has one.
 	short, category string
 	// strategy is nil for kinds that are not stored.
 	strategy strategy
@@ -121,6 +126,7 @@ type row struct {
 	checkDelete    func(context.Context, string, *metav1.DeleteOptions) (string, error)
 	linger         *Linger
 	join           func(context.Context, Write) ([]Companion, error)
+	undescribed    []string
 }
 
 // strategy is what upstream's strategies are for a whole object.
@@ -164,10 +170,11 @@ func (w row) resource(g group) *Resource {
 		CheckDelete:    w.checkDelete,
 		Linger:         w.linger,
 		Join:           w.join,
+		Undescribed:    w.undescribed,
 		Subresources:   make(map[string]*Subresource),
 	}
 	if w.short != "" {
-		r.ShortNames = []string{w.short}
+		r.ShortNames = strings.Fields(w.short)
 	}
 	if w.category != "" {
 		r.Categories = []string{w.category}

@@ -24,6 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/patch"
 )
 
 // Resource is a kind served under one plural name of one group.
@@ -38,6 +41,8 @@ type Resource struct {
 	Categories []string
 	// Versions are the served versions, the preferred one first.
 	Versions []string
+	// Undescribed are served versions that OpenAPI does not describe.
+	Undescribed []string
 	// Storage is the version that objects are stored in. Its group may be
 	// another one: events of both groups are stored as core/v1. From there the
 	// way to the internal type is runtime.InternalGroupVersioner.
@@ -50,6 +55,17 @@ type Resource struct {
 
 	// Scheme defaults, converts and makes objects of the kind.
 	Scheme Scheme
+	// Custom is set for kinds without a Go type; see there.
+	Custom Custom
+	// ListKind is the kind of its lists, where that is not Kind and "List".
+	ListKind string
+	// Warning is what clients are told who use the kind in this version.
+	Warning string
+	// Leaving says that the kind is being removed: nothing is created any more.
+	Leaving bool
+	// Gone is closed when the kind is served no more; nil for those that always
+	// are.
+	Gone <-chan struct{}
 
 	// Create, Update and Delete are upstream's strategies for the kind's
 	// internal type. Delete may also be a rest.RESTGracefulDeleteStrategy or a
@@ -133,11 +149,31 @@ type Scale struct {
 
 // Scheme is what a kind asks of its types: runtime.Scheme gives it for built-in
 // kinds.
-type Scheme interface {
-	runtime.ObjectCreater
-	runtime.ObjectTyper
-	runtime.ObjectDefaulter
-	runtime.ObjectConvertor
+type Scheme = codec.Types
+
+// Custom is what a kind without a Go type says of itself. Its objects are
+// *unstructured.Unstructured; the version of the request is their internal one,
+// so that each version is a Resource of its own.
+type Custom interface {
+	// Ready makes what the kind needs to be used. Its error says that it cannot
+	// be.
+	Ready() error
+	// Codec speaks the kind's representations.
+	Codec() *codec.Codec
+	// Owners keep the record of who owns which field.
+	Owners() *patch.Ownership
+	// Fingerprint is of the schemas. It is kept with each object that is stored:
+	// the bytes of one that has another were written by other rules, and have to
+	// be read by these before they are an answer.
+	Fingerprint() uint32
+}
+
+// ListOf is the kind of the resource's lists.
+func (r *Resource) ListOf() string {
+	if r.ListKind != "" {
+		return r.ListKind
+	}
+	return r.Kind + "List"
 }
 
 // GroupResource names the resource without a version.
@@ -211,15 +247,26 @@ func ResetFields(s rest.RESTUpdateStrategy) map[fieldpath.APIVersion]*fieldpath.
 // List is an immutable list of resources.
 type List struct {
 	resources []*Resource
-	byName    map[schema.GroupResource]*Resource
+	byName    map[schema.GroupResource][]*Resource
 }
 
 // NewList returns a list of resources; groups and resources are kept in the
-// given order, which is the order of discovery.
+// given order, which is the order of discovery. A resource may be there several
+// times, each time with other versions.
 func NewList(resources []*Resource) *List {
-	l := &List{resources: resources, byName: make(map[schema.GroupResource]*Resource, len(resources))}
-	for _, r := range resources {
-		l.byName[r.GroupResource()] = r
+	l := &List{resources: resources, byName: make(map[schema.GroupResource][]*Resource, len(resources))}
+	for rest := resources; len(rest) > 0; {
+		// Most often all of a name are side by side, and are a part of the list.
+		name, n := rest[0].GroupResource(), 1
+		for n < len(rest) && rest[n].GroupResource() == name {
+			n++
+		}
+		if before := l.byName[name]; before == nil {
+			l.byName[name] = rest[:n:n]
+		} else {
+			l.byName[name] = append(before, rest[:n]...)
+		}
+		rest = rest[n:]
 	}
 	return l
 }
@@ -229,9 +276,10 @@ func (l *List) All() []*Resource { return l.resources }
 
 // Find returns the resource that a path names, nil when none is served there.
 func (l *List) Find(group, version, name string) *Resource {
-	r := l.byName[schema.GroupResource{Group: group, Resource: name}]
-	if r == nil || !r.Serves(version) {
-		return nil
+	for _, r := range l.byName[schema.GroupResource{Group: group, Resource: name}] {
+		if r.Serves(version) {
+			return r
+		}
 	}
-	return r
+	return nil
 }

@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/applyconfigurations"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	aggregator "k8s.io/kube-aggregator/pkg/client/applyconfiguration"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // Ownership keeps managedFields, for the kinds of one scheme. What it needs to
 // know about types is made when it is first asked for.
 type Ownership struct {
-	scheme *runtime.Scheme
-	types  func() managedfields.TypeConverter
+	scheme Scheme
+	types  func() (managedfields.TypeConverter, error)
+	// untyped says that the version of a request is the internal one.
+	untyped bool
 
 	mu       sync.Mutex // guards managers
 	managers map[scope]*managedfields.FieldManager
@@ -34,20 +34,23 @@ type scope struct {
 func NewOwnership(scheme *runtime.Scheme) *Ownership {
 	return &Ownership{
 		scheme: scheme,
-		types: sync.OnceValue(func() managedfields.TypeConverter {
-			return withScale{typesOf(scheme)}
+		types: sync.OnceValues(func() (managedfields.TypeConverter, error) {
+			return withDefined{applyconfigurations.NewTypeConverter(scheme)}, nil
 		}),
 		managers: map[scope]*managedfields.FieldManager{},
 	}
 }
 
-// typesOf knows the types of a scheme. Those of APIServices lie with their
-// clients, all others with client-go.
-func typesOf(scheme *runtime.Scheme) managedfields.TypeConverter {
-	if scheme.IsVersionRegistered(apiregistrationv1.SchemeGroupVersion) {
-		return aggregator.NewTypeConverter(scheme)
-	}
-	return applyconfigurations.NewTypeConverter(scheme)
+// NewUntypedOwnership returns the ownership of a kind without a Go type.
+func NewUntypedOwnership(scheme Scheme, types func() (managedfields.TypeConverter, error)) *Ownership {
+	return &Ownership{scheme: scheme, types: types, untyped: true, managers: map[scope]*managedfields.FieldManager{}}
+}
+
+// Scheme is what ownership asks of kinds.
+type Scheme interface {
+	runtime.ObjectCreater
+	runtime.ObjectDefaulter
+	runtime.ObjectConvertor
 }
 
 // For returns the field manager for requests that write a kind, or one of its
@@ -60,8 +63,15 @@ func (o *Ownership) For(kind schema.GroupVersionKind, subresource string, resets
 	if m := o.managers[key]; m != nil {
 		return m, nil
 	}
-	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
-	m, err := managedfields.NewDefaultFieldManager(o.types(), o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
+	make, hub := managedfields.NewDefaultFieldManager, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+	if o.untyped {
+		make, hub = managedfields.NewDefaultCRDFieldManager, kind.GroupVersion()
+	}
+	types, err := o.types()
+	if err != nil {
+		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
+	}
+	m, err := make(types, o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
 	if err != nil {
 		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
 	}

@@ -19,13 +19,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
 )
+
+// Types is what a codec asks of the kinds that it speaks of.
+type Types interface {
+	runtime.ObjectCreater
+	runtime.ObjectTyper
+	runtime.ObjectDefaulter
+	runtime.ObjectConvertor
+}
 
 // Codec speaks all representations of the kinds of one scheme.
 type Codec struct {
-	Scheme  *runtime.Scheme
-	factory serializer.CodecFactory
-	media   map[string]runtime.SerializerInfo
+	Scheme Types
+	media  map[string]runtime.SerializerInfo
+	// shape is set for kinds without a Go type, of which it has one.
+	shape Shape
 }
 
 // New returns a codec for the kinds of a scheme.
@@ -36,15 +46,25 @@ func New(scheme *runtime.Scheme) *Codec {
 			more = append(more, serializer.WithSerializer(r.serializer))
 		}
 	}
-	c := &Codec{
-		Scheme:  scheme,
-		factory: serializer.NewCodecFactory(scheme, more...),
-		media:   map[string]runtime.SerializerInfo{},
-	}
-	for _, info := range c.factory.SupportedMediaTypes() {
+	c := &Codec{Scheme: scheme, media: map[string]runtime.SerializerInfo{}}
+	for _, info := range serializer.NewCodecFactory(scheme, more...).SupportedMediaTypes() {
 		c.media[info.MediaType] = info
 	}
 	return c
+}
+
+// decoder reads what a serializer reads, applies defaults and converts to a
+// version.
+func (c *Codec) decoder(s runtime.Decoder, origin Origin, version runtime.GroupVersioner) runtime.Decoder {
+	if c.shape != nil {
+		s = &shaper{s, c.shape, origin}
+	}
+	return versioning.NewCodec(nil, s, c.Scheme, c.Scheme, c.Scheme, c.Scheme, nil, version, "setpoint")
+}
+
+// encoder writes objects in a version.
+func (c *Codec) encoder(s runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
+	return versioning.NewCodec(s, nil, c.Scheme, c.Scheme, c.Scheme, c.Scheme, version, nil, "setpoint")
 }
 
 // UnsupportedError says that a media type is not spoken.
@@ -83,24 +103,24 @@ func (c *Codec) InputOf(r *http.Request) (runtime.SerializerInfo, error) {
 // data does not say. When strict, unknown and duplicate fields are an error
 // that runtime.AsStrictDecodingError knows, given beside the object.
 func (c *Codec) Decode(info runtime.SerializerInfo, strict bool, body []byte, kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
-	s := info.Serializer
+	s, origin := info.Serializer, FromClient
 	if strict {
-		s = info.StrictSerializer
+		s, origin = info.StrictSerializer, FromStrictClient
 	}
-	return c.factory.DecoderToVersion(s, runtime.InternalGroupVersioner).Decode(body, &kind, nil)
+	return c.decoder(s, origin, runtime.InternalGroupVersioner).Decode(body, &kind, nil)
 }
 
 // DecodeInto reads an object of a kind's version into obj, or returns another
 // one if the data is of another kind. It applies no defaults.
 func (c *Codec) DecodeInto(info runtime.SerializerInfo, body []byte, kind schema.GroupVersionKind, obj runtime.Object) (runtime.Object, error) {
-	read, _, err := c.factory.DecoderToVersion(info.Serializer, kind.GroupVersion()).Decode(body, &kind, obj)
+	read, _, err := c.decoder(info.Serializer, FromClient, kind.GroupVersion()).Decode(body, &kind, obj)
 	return read, err
 }
 
 // Encode writes an object in one of its versions.
 func (c *Codec) Encode(info runtime.SerializerInfo, obj runtime.Object, version schema.GroupVersion) ([]byte, error) {
 	var b bytes.Buffer
-	err := c.factory.EncoderForVersion(info.Serializer, version).Encode(obj, &b)
+	err := c.encoder(info.Serializer, version).Encode(obj, &b)
 	return b.Bytes(), err
 }
 
@@ -110,7 +130,7 @@ func (c *Codec) EncodePretty(info runtime.SerializerInfo, obj runtime.Object, ve
 		return c.Encode(info, obj, version)
 	}
 	var b bytes.Buffer
-	err := c.factory.EncoderForVersion(info.PrettySerializer, version).Encode(obj, &b)
+	err := c.encoder(info.PrettySerializer, version).Encode(obj, &b)
 	return b.Bytes(), err
 }
 
@@ -129,6 +149,13 @@ func (c *Codec) EncodeStored(obj runtime.Object, storage schema.GroupVersion) (v
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, 0, err
+	}
+	if c.shape != nil {
+		versioned, err := c.defaulted(obj, storage)
+		if err != nil {
+			return nil, 0, err
+		}
+		return encodeUntyped(versioned, "")
 	}
 	was := m.GetResourceVersion()
 	m.SetResourceVersion(hole)
@@ -168,6 +195,10 @@ func (c *Codec) EncodeUnstored(obj runtime.Object, storage schema.GroupVersion) 
 	if err != nil {
 		return nil, err
 	}
+	if m, err := meta.Accessor(versioned); err == nil && c.shape != nil {
+		b, _, err := encodeUntyped(versioned, m.GetResourceVersion())
+		return b, err
+	}
 	b, err := c.Encode(c.media[JSON], versioned, storage)
 	return bytes.TrimSuffix(b, []byte("\n")), err
 }
@@ -175,7 +206,7 @@ func (c *Codec) EncodeUnstored(obj runtime.Object, storage schema.GroupVersion) 
 // DecodeStored reads a stored object into its internal type. Defaults are
 // applied: what is stored may be older than a default.
 func (c *Codec) DecodeStored(value []byte, storage schema.GroupVersionKind) (runtime.Object, error) {
-	obj, _, err := c.factory.DecoderToVersion(c.media[JSON].Serializer, runtime.InternalGroupVersioner).Decode(value, &storage, nil)
+	obj, _, err := c.decoder(c.media[JSON].Serializer, FromStore, runtime.InternalGroupVersioner).Decode(value, &storage, nil)
 	return obj, err
 }
 

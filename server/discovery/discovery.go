@@ -300,13 +300,14 @@ type group struct {
 // groupsOf sorts a list's resources by group, in the list's order.
 func groupsOf(list *kinds.List) []*group {
 	var groups []*group
+	byName := map[string]*group{}
 	for _, r := range list.All() {
-		i := slices.IndexFunc(groups, func(g *group) bool { return g.name == r.Group })
-		if i < 0 {
-			i = len(groups)
-			groups = append(groups, &group{name: r.Group})
+		g := byName[r.Group]
+		if g == nil {
+			g = &group{name: r.Group}
+			byName[r.Group] = g
+			groups = append(groups, g)
 		}
-		g := groups[i]
 		g.resources = append(g.resources, r)
 		for _, v := range r.Versions {
 			if !slices.Contains(g.versions, v) {

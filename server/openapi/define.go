@@ -21,6 +21,8 @@ import (
 // Without it, or with a definition that depends on one that is not there, such
 // a kind is described as an object of any content.
 type Custom interface {
+	// OpenAPIDigest changes with the definition, and is there without making it.
+	OpenAPIDigest() string
 	// OpenAPIDefinition is the schema of a kind in one of its versions. Ref
 	// makes references to upstream's definitions, which are named as
 	// Dependencies. A schema that has to look different in version 2 has
@@ -94,11 +96,16 @@ func (d *definer) name(name string) (string, spec.Extensions) {
 	return d.namer.GetDefinitionName(name)
 }
 
-// definitions are all definitions. They are made anew by each call, so the
-// caller may change them, and they are gone when a document is done.
-func (d *definer) definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+// definitions are all definitions that a document can use: of kinds that are
+// not compiled in those of one group and version, or of all where none is
+// given. They are made anew by each call, so the caller may change them, and
+// they are gone when a document is done.
+func (d *definer) definitions(ref common.ReferenceCallback, in *schema.GroupVersion) map[string]common.OpenAPIDefinition {
 	defs := generated.GetOpenAPIDefinitions(ref)
 	for _, c := range d.custom {
+		if in != nil && c.kind.GroupVersion() != *in {
+			continue
+		}
 		def := anyObject(ref)
 		if c.source != nil {
 			own := c.source.OpenAPIDefinition(c.kind, ref)

@@ -79,6 +79,9 @@ func newMaker(list *kinds.List, version string) *maker {
 			add(none, "/apis/"+r.Group, "getAPIGroup", "get information of a group", meta+"APIGroup", objects, objects)
 		}
 		for _, version := range r.Versions {
+			if slices.Contains(r.Undescribed, version) {
+				continue
+			}
 			gv := schema.GroupVersion{Group: r.Group, Version: version}
 			i, ok := found[gv]
 			if !ok {
@@ -155,10 +158,7 @@ func (p part) fingerprint() string {
 		fmt.Fprintln(&b, sub.Name, sub.Kind, sub.Verbs)
 	}
 	if c, ok := r.Scheme.(Custom); ok {
-		def := c.OpenAPIDefinition(r.GroupVersionKind(p.version), refV3)
-		if err := json.NewEncoder(&b).Encode(def.Schema); err != nil {
-			fmt.Fprintln(&b, err) // making the document fails in the same way
-		}
+		fmt.Fprintln(&b, c.OpenAPIDigest())
 	}
 	return digest("part", []byte(b.String()))
 }
@@ -173,7 +173,7 @@ func (m *maker) v3(s section) ([]byte, error) {
 	d := m.define()
 	doc, err := builder3.BuildOpenAPISpecFromRoutes([]common.RouteContainer{m.container(s)}, &common.OpenAPIV3Config{
 		Info:                           m.info(),
-		Definitions:                    d.definitions(refV3),
+		Definitions:                    d.definitions(refV3, &s.gv),
 		GetDefinitionName:              d.name,
 		GetOperationIDAndTagsFromRoute: operationID,
 		CommonResponses: map[int]*spec3.Response{
@@ -202,7 +202,7 @@ func (m *maker) v2() ([]byte, error) {
 	doc, err := builder.BuildOpenAPISpecFromRoutes(containers, &common.Config{
 		Info:                           m.info(),
 		ProtocolList:                   []string{"https"},
-		GetDefinitions:                 d.definitions,
+		GetDefinitions:                 func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition { return d.definitions(ref, nil) },
 		GetDefinitionName:              d.name,
 		GetOperationIDAndTagsFromRoute: distinct(operationID),
 		CommonResponses: map[int]spec.Response{

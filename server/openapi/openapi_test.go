@@ -16,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -34,24 +33,12 @@ var reference = flag.String("reference", "", "`folder` with kube-apiserver's doc
 
 // builtin is the list of kinds that kube-apiserver serves.
 func builtin() *kinds.List {
-	all := slices.Clone(kinds.Builtin(kinds.Deps{}).All())
-	if !slices.ContainsFunc(all, func(r *kinds.Resource) bool { return r.Group == "apiextensions.k8s.io" }) {
-		all = append(all, crds())
-	}
-	return kinds.NewList(all)
+	return kinds.Builtin(kinds.Deps{})
 }
 
-// crds is the kind that kinds.Builtin leaves to others.
-func crds() *kinds.Resource {
-	s := runtime.NewScheme()
-	install.Install(s)
-	return &kinds.Resource{
-		Group: "apiextensions.k8s.io", Name: "customresourcedefinitions", Kind: "CustomResourceDefinition",
-		Versions: []string{"v1"}, Scheme: s, Verbs: everyVerb,
-		Subresources: map[string]*kinds.Subresource{
-			"status": {Name: "status", Verbs: []string{"get", "patch", "update"}},
-		},
-	}
+// few is a list of one kind.
+func few() *kinds.List {
+	return kinds.NewList([]*kinds.Resource{builtin().Find("apiextensions.k8s.io", "v1", "customresourcedefinitions")})
 }
 
 var everyVerb = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
@@ -195,7 +182,7 @@ func TestClients(t *testing.T) {
 }
 
 func TestNegotiation(t *testing.T) {
-	s := serve(kinds.NewList([]*kinds.Resource{crds()}))
+	s := serve(few())
 	const path = "/openapi/v3/apis/apiextensions.k8s.io/v1"
 	const pb2, pb3 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 	for _, test := range []struct {
@@ -229,7 +216,7 @@ func TestNegotiation(t *testing.T) {
 }
 
 func TestCaching(t *testing.T) {
-	s := serve(kinds.NewList([]*kinds.Resource{crds()}))
+	s := serve(few())
 	urls := readIndex(t, fetch(t, s, "/openapi/v3").Body.Bytes())
 	current := urls["apis/apiextensions.k8s.io/v1"]
 	etag := `"` + current.Query().Get("hash") + `"`
@@ -264,7 +251,7 @@ func TestCaching(t *testing.T) {
 }
 
 func TestCompression(t *testing.T) {
-	s := serve(kinds.NewList([]*kinds.Resource{crds()}))
+	s := serve(few())
 	for header, want := range map[string]string{
 		"": "", "gzip": "gzip", "deflate, gzip;q=0.5": "gzip", "*": "gzip", "gzip;q=0": "", "identity": "", "br": "",
 	} {
@@ -294,6 +281,7 @@ type widgets struct {
 	description string
 	needs       []string // definitions
 	asked       atomic.Int32
+	described   atomic.Int32 // how often its definition was made
 }
 
 func (w *widgets) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -301,7 +289,10 @@ func (w *widgets) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return nil, runtime.NewNotRegisteredErrForKind("widgets", kind)
 }
 
+func (w *widgets) OpenAPIDigest() string { return w.description }
+
 func (w *widgets) OpenAPIDefinition(_ schema.GroupVersionKind, ref common.ReferenceCallback) common.OpenAPIDefinition {
+	w.described.Add(1)
 	const metadata = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 	return common.OpenAPIDefinition{
 		Schema: *new(spec.Schema).Typed("object", "").WithDescription(w.description).
@@ -347,6 +338,9 @@ func TestLaziness(t *testing.T) {
 	fetch(t, s, pathA)
 	fetch(t, s, pathA, "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf")
 	expect("after a document", 1, 0)
+	if gotA, gotB := a.described.Load(), b.described.Load(); gotA != 1 || gotB != 0 {
+		t.Errorf("after a document, definitions were made %d and %d times, want that of its group alone", gotA, gotB)
+	}
 	fetch(t, s, "/openapi/v2")
 	fetch(t, s, "/openapi/v2")
 	expect("after v2", 2, 1)

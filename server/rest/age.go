@@ -20,6 +20,12 @@ var ages sync.Map
 
 // warnOfAge tells a client that uses a deprecated version of a kind.
 func (c *call) warnOfAge() {
+	if c.resource.Custom != nil {
+		if c.resource.Warning != "" {
+			warning.AddWarning(c.ctx, "", c.resource.Warning)
+		}
+		return
+	}
 	text, known := ages.Load(c.kind)
 	if !known {
 		text, _ = ages.LoadOrStore(c.kind, c.age(c.kind))

@@ -45,6 +45,10 @@ func (c *codecs) get(scheme kinds.Scheme) *speech {
 // reduced to their metadata.
 var metaCodec = sync.OnceValue(func() *codec.Codec { return codec.New(metainternalscheme.Scheme) })
 
-func (c *codecs) of(scheme kinds.Scheme) *codec.Codec { return c.get(scheme).codec }
-
-func (c *codecs) owners(scheme kinds.Scheme) *patch.Ownership { return c.get(scheme).owners }
+// of speaks a kind's representations.
+func (c *codecs) of(r *kinds.Resource) *codec.Codec {
+	if r.Custom != nil {
+		return r.Custom.Codec()
+	}
+	return c.get(r.Scheme).codec
+}

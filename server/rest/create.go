@@ -97,6 +97,9 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 		}
 	}
 	dryRun := isDryRun(options.DryRun)
+	if c.resource.Leaving {
+		return nil, apierrors.NewForbidden(c.resource.GroupResource(), c.info.Name, errors.New("create not allowed while custom resource definition is terminating"))
+	}
 	attributes := c.attributes(obj, nil, admission.Create, options, dryRun)
 	if err := c.mutate(attributes); err != nil {
 		return nil, err
@@ -207,7 +210,7 @@ func (c *call) pretend(op store.Op, obj runtime.Object) (*store.Object, error) {
 
 // unstored is obj in the form of a stored object.
 func (c *call) unstored(op store.Op, obj runtime.Object) (*store.Object, error) {
-	value, err := c.codec().EncodeUnstored(obj, c.resource.Storage)
+	value, err := c.keeps().EncodeUnstored(obj, c.resource.Storage)
 	if err != nil {
 		return nil, err
 	}

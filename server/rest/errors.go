@@ -124,9 +124,9 @@ func (c *call) writeStatus(code int, status *metav1.Status) {
 
 // writeObject encodes and writes an object of the meta group.
 func (c *call) writeObject(code int, obj runtime.Object) {
-	encode := c.codec().Encode
+	encode := c.common().Encode
 	if c.out.pretty {
-		encode = c.codec().EncodePretty
+		encode = c.common().EncodePretty
 	}
 	body, err := encode(c.out.info, obj, metav1.SchemeGroupVersion)
 	if err != nil {

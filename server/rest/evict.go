@@ -250,7 +250,7 @@ func (c *call) storeBudget(have *store.Object, old, budget *policyv1.PodDisrupti
 		return err
 	}
 	status := one.resource.Subresources["status"]
-	owned, err := one.codecs.owners(one.resource.Scheme).For(one.kind, status.Name, fieldpath.NewExcludeFilterSetMap(kinds.ResetFields(status.Update)))
+	owned, err := one.codecs.get(one.resource.Scheme).owners.For(one.kind, status.Name, fieldpath.NewExcludeFilterSetMap(kinds.ResetFields(status.Update)))
 	if err != nil {
 		return err
 	}

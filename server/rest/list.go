@@ -80,6 +80,9 @@ func (c *call) selection(l labels.Selector, f fields.Selector) (selection, error
 		s.key = s.span.Prefix + name
 		return s, nil
 	}
+	if c.resource.Custom != nil {
+		return s, nil // which fields there are changes with the definition
+	}
 	for _, r := range s.fields.Requirements() {
 		if v, ok := s.fields.RequiresExactMatch(r.Field); ok && !strings.HasPrefix(r.Field, "metadata.") {
 			s.span.Field, s.span.Value = r.Field, v
@@ -125,9 +128,25 @@ func (v viewFields) lookup(field string) (string, bool) {
 		return name, true
 	case "metadata.namespace":
 		return namespace, v.call.resource.Namespaced
-	default:
-		return v.Field(field)
 	}
+	if custom := v.call.resource.Custom; custom != nil && v.Flags() != custom.Fingerprint() {
+		return v.call.reread(v.Object, field)
+	}
+	return v.Field(field)
+}
+
+// reread is a field of an object that was stored by other rules than today's.
+func (c *call) reread(o *store.Object, field string) (string, bool) {
+	obj, err := c.stored(o)
+	if err != nil {
+		return "", false
+	}
+	set, err := c.resource.Fields(obj)
+	if err != nil {
+		return "", false
+	}
+	value, ok := set[field]
+	return value, ok
 }
 
 // Has says whether the object has a field.

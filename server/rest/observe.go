@@ -79,7 +79,7 @@ func (o *observer) decode(table string, have *store.Object) runtime.Object {
 		return nil
 	}
 	r := o.tables[table]
-	speaks := o.h.codecs.of(r.Scheme)
+	speaks := o.h.codecs.of(r)
 	info, err := speaks.Media(codec.JSON)
 	if err != nil {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +23,7 @@ import (
 
 // respond answers with one object.
 func (c *call) respond(code int, o *store.Object) error {
-	if form := c.form(); form != nil {
+	if form := c.form(o); form != nil {
 		part, err := c.part(o)
 		if err != nil {
 			return err
@@ -49,11 +50,18 @@ func (c *call) respond(code int, o *store.Object) error {
 
 // form puts the answer together from parts that are stored, or kept with what
 // is stored; nil when the answer is made of the objects themselves.
-func (c *call) form() codec.Form {
+func (c *call) form(of ...*store.Object) codec.Form {
 	if c.out.as != "" || c.out.pretty || c.groupVersion() != c.resource.Storage || c.scales() {
 		return nil
 	}
-	return c.out.Form
+	custom := c.resource.Custom
+	if custom == nil {
+		return c.out.Form
+	}
+	if c.out.MediaType != codec.JSON || slices.ContainsFunc(of, func(o *store.Object) bool { return o.Flags() != custom.Fingerprint() }) {
+		return nil
+	}
+	return codec.UntypedJSON{ListKind: c.resource.ListOf()}
 }
 
 // part is a stored object's part of an answer: what is stored, or what was made
@@ -160,7 +168,7 @@ func (c *call) table(obj runtime.Object) (*metav1.Table, error) {
 // respondList answers with a list.
 func (c *call) respondList(p *page) error {
 	m := metav1.ListMeta{ResourceVersion: strconv.FormatInt(int64(p.rev), 10), Continue: p.next, RemainingItemCount: p.remaining}
-	if form := c.form(); form != nil {
+	if form := c.form(p.objects...); form != nil {
 		return c.writeList(form, p, m)
 	}
 	list, err := c.internalList(p, m)
@@ -212,7 +220,7 @@ func (c *call) respondPartialList(of runtime.Object, m metav1.ListMeta) error {
 
 // internalList decodes a page into the kind's internal list.
 func (c *call) internalList(p *page, m metav1.ListMeta) (runtime.Object, error) {
-	list, err := c.resource.Scheme.New(schema.GroupVersionKind{Group: c.resource.Group, Version: runtime.APIVersionInternal, Kind: c.resource.Kind + "List"})
+	list, err := c.resource.Scheme.New(schema.GroupVersionKind{Group: c.resource.Group, Version: runtime.APIVersionInternal, Kind: c.resource.ListOf()})
 	if err != nil {
 		return nil, err
 	}

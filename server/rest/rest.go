@@ -127,6 +127,11 @@ func (c *call) serve() error {
 	if !c.allows(info.Verb) || !c.fits() {
 		return notServed(http.StatusMethodNotAllowed)
 	}
+	if c.resource.Custom != nil {
+		if err := c.resource.Custom.Ready(); err != nil {
+			return err
+		}
+	}
 	c.warnOfAge()
 	var err error
 	if c.out, err = c.negotiate(); err != nil {
@@ -253,16 +258,27 @@ func (c *call) spoken() schema.GroupVersionKind {
 
 // stored decodes a stored object into its internal type, with its revision.
 func (c *call) stored(o *store.Object) (runtime.Object, error) {
-	return c.codec().DecodeStored(o.Value(), c.resource.StorageKind())
+	if custom := c.resource.Custom; custom != nil && o.Flags() == custom.Fingerprint() {
+		return c.keeps().DecodeKept(o.Value(), c.resource.StorageKind())
+	}
+	return c.keeps().DecodeStored(o.Value(), c.resource.StorageKind())
 }
 
 // codec speaks the kind's representations; that of the meta group while the
 // kind is not known.
 func (c *call) codec() *codec.Codec {
-	if c.resource == nil {
-		return c.codecs.of(nil)
+	if c.resource == nil || c.scales() {
+		return c.common()
 	}
-	return c.codecs.of(c.resource.Scheme)
+	return c.keeps()
+}
+
+// common speaks what is no resource's own: a Status, a Scale.
+func (c *call) common() *codec.Codec { return c.codecs.get(nil).codec }
+
+// keeps speaks of stored objects.
+func (c *call) keeps() *codec.Codec {
+	return c.codecs.of(c.resource)
 }
 
 func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*managedfields.FieldManager, error) {
@@ -270,7 +286,11 @@ func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*managedfield
 	if c.scales() {
 		resets = nil // they are the object's
 	}
-	return c.codecs.owners(c.resource.Scheme).For(c.spoken(), c.info.Subresource, fieldpath.NewExcludeFilterSetMap(resets))
+	owners := c.codecs.get(c.resource.Scheme).owners // also those of any kind's scale
+	if c.resource.Custom != nil && !c.scales() {
+		owners = c.resource.Custom.Owners()
+	}
+	return owners.For(c.spoken(), c.info.Subresource, fieldpath.NewExcludeFilterSetMap(resets))
 }
 
 func (c *call) notFound() error {

@@ -82,6 +82,8 @@ func (c *call) watch() error {
 		select {
 		case <-c.Drain:
 			cancel()
+		case <-c.resource.Gone:
+			cancel()
 		case <-ctx.Done():
 		}
 	}()
@@ -112,6 +114,8 @@ func (c *call) await(ctx context.Context, flusher http.Flusher) bool {
 	case <-ctx.Done():
 		return false
 	case <-c.Drain:
+		return false
+	case <-c.resource.Gone:
 		return false
 	}
 }
@@ -269,7 +273,7 @@ func (s *stream) encodeBatch(batch watch.Batch) error {
 }
 
 func (s *stream) encodeEvent(e watch.Event) error {
-	form := s.form()
+	form := s.form(e.Object)
 	switch {
 	case form != nil && s.out.Part == nil:
 		s.event(eventName(e.Type), s.put(form, s.call, e.Value()))
@@ -282,7 +286,7 @@ func (s *stream) encodeEvent(e watch.Event) error {
 		s.event(eventName(e.Type), s.put(form, s.call, part))
 		return nil
 	}
-	obj, err := s.codec().DecodeStored(e.Value(), s.resource.StorageKind())
+	obj, err := s.keeps().DecodeStored(e.Value(), s.resource.StorageKind())
 	if err != nil {
 		return err
 	}
@@ -336,7 +340,7 @@ func (s *stream) encodeError(err error) {
 		status = &apierrors.NewResourceExpired("too old resource version").ErrStatus
 	}
 	status.Kind, status.APIVersion = "Status", "v1"
-	body, err := s.codec().Encode(s.out.info, status, metav1.SchemeGroupVersion)
+	body, err := s.common().Encode(s.out.info, status, metav1.SchemeGroupVersion)
 	if err == nil { // the stream ends either way
 		s.event("ERROR", body)
 	}

@@ -34,11 +34,14 @@ func (c *call) op(obj runtime.Object, on store.Condition) (store.Op, error) {
 		return store.Op{}, err
 	}
 	m.SetSelfLink("") // Compat: from before 1.20, and kept by nobody
-	value, revAt, err := c.codec().EncodeStored(obj, c.resource.Storage)
+	value, revAt, err := c.keeps().EncodeStored(obj, c.resource.Storage)
 	if err != nil {
 		return store.Op{}, err
 	}
 	index := store.Index{Labels: m.GetLabels()}
+	if c.resource.Custom != nil {
+		index.Flags = c.resource.Custom.Fingerprint()
+	}
 	for _, owner := range m.GetOwnerReferences() {
 		index.Owners = append(index.Owners, string(owner.UID))
 	}

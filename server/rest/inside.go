@@ -1,0 +1,147 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"setpoint.dev/setpoint/crd"
+	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/server/route"
+	"setpoint.dev/setpoint/store"
+)
+
+// inside is a request of the control plane itself, to plane main.
+func (h *Handler) inside(ctx context.Context, r *kinds.Resource, verb, namespace, name, subresource string) (*call, error) {
+	version := r.Versions[0]
+	info := &route.Request{Plane: store.Main, RequestInfo: &request.RequestInfo{
+		IsResourceRequest: true, Verb: verb, APIPrefix: "apis", APIGroup: r.Group, APIVersion: version,
+		Namespace: namespace, Resource: r.Name, Subresource: subresource, Name: name,
+	}}
+	self := &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+	ctx = request.WithUser(request.WithNamespace(request.WithRequestInfo(ctx, info.RequestInfo), namespace), self)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "setpoint")
+	c := &call{Handler: h, ctx: ctx, r: req, info: info, resource: r, kind: r.GroupVersionKind(version), user: self}
+	if subresource != "" {
+		if c.sub = r.Subresources[subresource]; c.sub == nil {
+			return nil, fmt.Errorf("%s has no subresource %s", r.GroupResource(), subresource)
+		}
+	}
+	return c, nil
+}
+
+// Amend changes a stored object, of the internal type, as an update of it or of
+// one of its subresources does.
+func (h *Handler) Amend(ctx context.Context, r *kinds.Resource, subresource, namespace, name string, amend func(runtime.Object) error) error {
+	c, err := h.inside(ctx, r, "update", namespace, name, subresource)
+	if err != nil {
+		return err
+	}
+	strategy := r.Update
+	if c.sub != nil {
+		strategy = c.sub.Update
+	}
+	owned, err := c.fieldManager(strategy)
+	if err != nil {
+		return err
+	}
+	manager := c.manager("")
+	_, _, err = c.change(change{
+		strategy: strategy, retry: true, manager: manager, options: &metav1.UpdateOptions{},
+		make: func(old runtime.Object) (runtime.Object, error) {
+			obj := old.DeepCopyObject()
+			if err := amend(obj); err != nil {
+				return nil, err
+			}
+			return owned.UpdateNoErrors(old, obj, manager), nil
+		},
+	})
+	return err
+}
+
+// DeleteAll begins the deletion of every object of a kind, and returns how many
+// are still there.
+func (h *Handler) DeleteAll(ctx context.Context, r *kinds.Resource) (left int, err error) {
+	sn, err := h.Store.Snapshot(store.Main)
+	if err != nil {
+		return 0, err
+	}
+	for o, err := range sn.Scan(ctx, r.Table, store.Range{}) {
+		if err != nil {
+			return 0, err
+		}
+		namespace, name := r.SplitKey(o.Key())
+		c, err := h.inside(ctx, r, "delete", namespace, name, "")
+		if err != nil {
+			return 0, err
+		}
+		gone, _, err := c.deleteObject(&metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return 0, err
+		}
+		if err == nil && !gone {
+			left++
+		}
+	}
+	return left, nil
+}
+
+// Definitions are the stored CustomResourceDefinitions of plane main.
+func (l Lookup) Definitions() crd.Source { return definitions(l) }
+
+type definitions Lookup
+
+// Revision implements crd.Source.
+func (d definitions) Revision() uint64 {
+	sn, err := d.Store.Snapshot(store.Main)
+	if err != nil {
+		return 0 // main is always there
+	}
+	if rev := sn.LastChange(kinds.Definitions); rev > 0 || sn.Len(kinds.Definitions) == 0 {
+		return uint64(rev)
+	}
+	return 1 // there were some when the store was opened
+}
+
+// All implements crd.Source.
+func (d definitions) All(ctx context.Context) iter.Seq2[crd.Stored, error] {
+	return func(yield func(crd.Stored, error) bool) {
+		sn, err := d.Store.Snapshot(store.Main)
+		if err != nil {
+			yield(crd.Stored{}, err)
+			return
+		}
+		for o, err := range sn.Scan(ctx, kinds.Definitions, store.Range{}) {
+			if err != nil {
+				yield(crd.Stored{}, err)
+				return
+			}
+			if !yield(crd.Stored{Name: o.Key(), Revision: uint64(o.Rev), Value: o.Value()}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Wait implements crd.Source.
+func (d definitions) Wait(ctx context.Context, revision uint64) error {
+	feed, _ := d.Store.Feed() // before the look, so that nothing is between them
+	for d.Revision() == revision {
+		if _, err := feed.Next(ctx); err != nil {
+			return errors.Join(err, ctx.Err())
+		}
+	}
+	return nil
+}
