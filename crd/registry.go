@@ -22,6 +22,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/version"
+
 	"setpoint.dev/setpoint/kinds"
 )
 
@@ -112,7 +114,9 @@ func (r *Registry) read(revision uint64, have *listing) (*listing, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(custom, func(a, b *kinds.Resource) int { return cmp.Compare(a.Group, b.Group) })
+	slices.SortStableFunc(custom, func(a, b *kinds.Resource) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), version.CompareKubeAwareVersionStrings(b.Versions[0], a.Versions[0]))
+	})
 	next.list = kinds.NewList(append(slices.Clone(r.builtin.All()), custom...))
 	return next, nil
 }

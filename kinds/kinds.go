@@ -81,9 +81,13 @@ type Resource struct {
 	Fields func(obj runtime.Object) (fields.Set, error)
 	// Join steps in before an object is prepared and validated, or removed, and
 	// returns what else is to happen in the same commit; it is how addresses
-	// and ports are allocated and come back. Updates of subresources do not ask
-	// it. It may be nil.
+	// and ports are allocated and come back. Updates of subresources, but for
+	// Settles, do not ask it. It may be nil.
 	Join func(ctx context.Context, w Write) ([]Companion, error)
+	// Settles is the subresource that Join fills in, in the name of the control
+	// plane, which owns those fields; "" when Join only completes what the
+	// client has sent.
+	Settles string
 
 	// ReturnsDeleted says that a delete answers with the object as it last
 	// was. Other kinds answer with a Status that names it.

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -107,7 +108,13 @@ func (c *Codec) Decode(info runtime.SerializerInfo, strict bool, body []byte, ki
 	if strict {
 		s, origin = info.StrictSerializer, FromStrictClient
 	}
-	return c.decoder(s, origin, runtime.InternalGroupVersioner).Decode(body, &kind, nil)
+	var into runtime.Object
+	if c.shape != nil {
+		// Such an object has to say itself what it is, and its version is the
+		// request's or wrong, but never converted.
+		into = &unstructured.Unstructured{}
+	}
+	return c.decoder(s, origin, runtime.InternalGroupVersioner).Decode(body, &kind, into)
 }
 
 // DecodeInto reads an object of a kind's version into obj, or returns another

@@ -64,7 +64,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name, ok := strings.CutPrefix(r.URL.Path, pathV3+"/")
 		doc := e.v3[name]
 		if !ok || doc == nil {
-			http.NotFound(w, r)
+			w.WriteHeader(http.StatusNotFound) // Compat: with no body
 			return
 		}
 		doc.serve(w, r)

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"iter"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/store"
@@ -27,9 +30,23 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	companions, err := c.resource.Join(c.ctx, kinds.Write{Object: obj, Old: old, DryRun: dryRun, Stored: reader{sn}})
-	if err != nil || dryRun {
+	var asked runtime.Object
+	if c.resource.Settles != "" && obj != nil {
+		asked = obj.DeepCopyObject()
+	}
+	companions, err := c.resource.Join(c.ctx, kinds.Write{
+		Object: obj, Old: old, Subresource: c.info.Subresource, DryRun: dryRun, Stored: reader{sn},
+	})
+	if err != nil {
 		return nil, err
+	}
+	if asked != nil {
+		if err := c.ownSettled(obj, asked); err != nil {
+			return nil, err
+		}
+	}
+	if dryRun {
+		return nil, nil
 	}
 	ops := make([]store.Op, 0, len(companions))
 	for _, k := range companions {
@@ -45,6 +62,33 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 		ops = append(ops, op)
 	}
 	return ops, nil
+}
+
+// joins says that a write asks the kind's Join.
+func (c *call) joins() bool { return c.sub == nil || c.sub.Name == c.resource.Settles }
+
+// ownSettled makes the control plane the owner of what Join has changed of what
+// a client asked for.
+func (c *call) ownSettled(obj, asked runtime.Object) error {
+	if apiequality.Semantic.DeepEqual(obj, asked) {
+		return nil
+	}
+	resets := kinds.ResetFields(c.resource.Subresources[c.resource.Settles].Update)
+	kind := c.resource.GroupVersionKind(c.resource.Versions[0])
+	owned, err := c.codecs.get(c.resource.Scheme).owners.For(kind, c.resource.Settles, fieldpath.NewExcludeFilterSetMap(resets))
+	if err != nil {
+		return err
+	}
+	m, err := meta.Accessor(owned.UpdateNoErrors(asked, obj.DeepCopyObject(), companionManager))
+	if err != nil {
+		return err
+	}
+	to, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	to.SetManagedFields(m.GetManagedFields())
+	return nil
 }
 
 // joinRemoval asks the kind what else goes into the commit that removes have.

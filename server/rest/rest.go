@@ -114,12 +114,15 @@ func (c *call) serve() error {
 	}
 	c.kind = c.resource.GroupVersionKind(info.APIVersion)
 	if c.resource.Namespaced != (info.Namespace != "") && !c.acrossNamespaces() && !c.isNamespaceItself() {
-		return notServed(http.StatusNotFound)
+		return c.nothingHere()
 	}
 	if info.Subresource != "" {
 		if c.sub = c.resource.Subresources[info.Subresource]; c.sub == nil || len(info.Parts) > maxParts {
 			return notServed(http.StatusNotFound)
 		}
+	}
+	if c.resource.Custom != nil && c.acrossNamespaces() && info.Verb != "list" && info.Verb != "watch" {
+		return c.nothingHere()
 	}
 	if !c.allows(info.Verb) || !c.fits() {
 		return notServed(http.StatusMethodNotAllowed)

@@ -65,7 +65,7 @@ func (c *call) watch() error {
 		case <-c.Drain:
 			cancel()
 		case <-c.resource.Gone:
-			cancel()
+			time.AfterFunc(lastWords, cancel)
 		case <-ctx.Done():
 		}
 	}()
@@ -77,6 +77,10 @@ func (c *call) watch() error {
 	s.run(ctx, w)
 	return nil
 }
+
+// lastWords is how long a watch goes on after its kind has gone, so that it
+// tells of the last objects, which went just before.
+const lastWords = 100 * time.Millisecond
 
 // futureEvery is how often a watch looks whether its revision has come.
 const futureEvery = 100 * time.Millisecond
