@@ -37,12 +37,7 @@ func Join(ctx context.Context, w kinds.Write) ([]kinds.Companion, error) {
 		return nil, fmt.Errorf("%T is not a custom resource definition", w.Object)
 	}
 	var had []string
-	if old == nil {
-		crd.Status = internal.CustomResourceDefinitionStatus{StoredVersions: crd.Status.StoredVersions}
-	} else {
-		if w.Subresource == "" {
-			crd.Status = *old.Status.DeepCopy()
-		}
+	if old != nil {
 		crd.Status.AcceptedNames = *old.Status.AcceptedNames.DeepCopy()
 		had = namesOf(old.Spec.Group, old.Status.AcceptedNames)
 	}

@@ -29,7 +29,7 @@ func apiextensionsGroup(d Deps) group {
 	g := group{name: apiextensions.GroupName, versions: []string{"v1", "v1beta1"}, scheme: scheme, rows: []row{{
 		name: "customresourcedefinitions", kind: "CustomResourceDefinition", short: "crd crds", category: "api-extensions",
 		strategy: newDefinitionStrategy(scheme), attrs: customresourcedefinition.GetAttrs,
-		status: customresourcedefinition.NewStatusStrategy(scheme), plain: true, undescribed: []string{"v1beta1"}, join: d.joinDefinitions, settles: "status",
+		status: customresourcedefinition.NewStatusStrategy(scheme), plain: true, undescribed: []string{"v1beta1"}, join: d.joinDefinitions, settles: &Settled{Subresource: "status", Reset: resetDefinition},
 		linger: &Linger{Mark: markDefinition, Held: func(runtime.Object) bool { return false }},
 	}}}
 	return g
@@ -44,6 +44,16 @@ func (d Deps) joinDefinitions(ctx context.Context, w Write) ([]Companion, error)
 		return nil, nil
 	}
 	return d.JoinDefinitions(ctx, w)
+}
+
+// resetDefinition gives a definition the status that is stored.
+func resetDefinition(obj, old runtime.Object) {
+	crd := obj.(*apiextensions.CustomResourceDefinition)
+	if was, ok := old.(*apiextensions.CustomResourceDefinition); ok {
+		crd.Status = *was.Status.DeepCopy()
+	} else {
+		crd.Status = apiextensions.CustomResourceDefinitionStatus{StoredVersions: crd.Status.StoredVersions}
+	}
 }
 
 // definitionStrategy is upstream's for CustomResourceDefinitions, and what was

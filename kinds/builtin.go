@@ -126,7 +126,7 @@ type row struct {
 	checkDelete    func(context.Context, string, *metav1.DeleteOptions) (string, error)
 	linger         *Linger
 	join           func(context.Context, Write) ([]Companion, error)
-	settles        string
+	settles        *Settled
 	undescribed    []string
 }
 

@@ -14,8 +14,6 @@ type Write struct {
 	Object runtime.Object
 	// Old is what is stored, nil for a creation.
 	Old runtime.Object
-	// Subresource is what the write goes through; "" for the object itself.
-	Subresource string
 	// DryRun says that nothing will be stored, whatever Join returns.
 	DryRun bool
 	// Stored is the plane that the write goes to, as it is now. It does not

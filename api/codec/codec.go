@@ -71,11 +71,16 @@ func (c *Codec) encoder(s runtime.Encoder, version runtime.GroupVersioner) runti
 // UnsupportedError says that a media type is not spoken.
 type UnsupportedError struct {
 	MediaType string
+	// Offered are those that are; nil for all representations.
+	Offered []string
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s",
-		strings.Join(MediaTypes(Representations), ", "))
+	offered := e.Offered
+	if offered == nil {
+		offered = MediaTypes(Representations)
+	}
+	return "the body of the request was in an unknown format - accepted media types include: " + strings.Join(offered, ", ")
 }
 
 // Media finds the serializer for a content type; "" means JSON.
@@ -85,11 +90,11 @@ func (c *Codec) Media(contentType string) (runtime.SerializerInfo, error) {
 	}
 	name, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
-		return runtime.SerializerInfo{}, &UnsupportedError{contentType}
+		return runtime.SerializerInfo{}, &UnsupportedError{MediaType: contentType}
 	}
 	info, ok := c.media[name]
 	if !ok {
-		return runtime.SerializerInfo{}, &UnsupportedError{name}
+		return runtime.SerializerInfo{}, &UnsupportedError{MediaType: name}
 	}
 	return info, nil
 }

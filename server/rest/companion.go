@@ -31,12 +31,13 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 		return nil, err
 	}
 	var asked runtime.Object
-	if c.resource.Settles != "" && obj != nil {
+	if settles := c.resource.Settles; settles != nil && obj != nil {
+		if c.sub == nil {
+			settles.Reset(obj, old)
+		}
 		asked = obj.DeepCopyObject()
 	}
-	companions, err := c.resource.Join(c.ctx, kinds.Write{
-		Object: obj, Old: old, Subresource: c.info.Subresource, DryRun: dryRun, Stored: reader{sn},
-	})
+	companions, err := c.resource.Join(c.ctx, kinds.Write{Object: obj, Old: old, DryRun: dryRun, Stored: reader{sn}})
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,9 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 }
 
 // joins says that a write asks the kind's Join.
-func (c *call) joins() bool { return c.sub == nil || c.sub.Name == c.resource.Settles }
+func (c *call) joins() bool {
+	return c.sub == nil || c.resource.Settles != nil && c.sub.Name == c.resource.Settles.Subresource
+}
 
 // ownSettled makes the control plane the owner of what Join has changed of what
 // a client asked for.
@@ -73,9 +76,10 @@ func (c *call) ownSettled(obj, asked runtime.Object) error {
 	if apiequality.Semantic.DeepEqual(obj, asked) {
 		return nil
 	}
-	resets := kinds.ResetFields(c.resource.Subresources[c.resource.Settles].Update)
+	through := c.resource.Settles.Subresource
+	resets := kinds.ResetFields(c.resource.Subresources[through].Update)
 	kind := c.resource.GroupVersionKind(c.resource.Versions[0])
-	owned, err := c.codecs.get(c.resource.Scheme).owners.For(kind, c.resource.Settles, fieldpath.NewExcludeFilterSetMap(resets))
+	owned, err := c.codecs.get(c.resource.Scheme).owners.For(kind, through, fieldpath.NewExcludeFilterSetMap(resets))
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,8 @@ func (c *call) represent(r *codec.Representation, params map[string]string, mayT
 	_, g := params["g"]
 	_, v := params["v"]
 	if !as && !g && !v {
-		return out, true
+		// Compat: only the metadata of a kind without a Go type has a message.
+		return out, r.MediaType != codec.Protobuf || c.resource == nil || c.resource.Custom == nil || c.scales()
 	}
 	out.as, out.version = params["as"], params["v"]
 	if !mayTransform || params["g"] != metav1.GroupName || out.version != "v1" && out.version != "v1beta1" {

@@ -33,6 +33,9 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		media = c.r.Header.Get("Content-Type")
 	}
 	kind := types.PatchType(media)
+	if c.resource.Custom != nil && kind != types.JSONPatchType && kind != types.MergePatchType && codec.Applied(kind) == nil {
+		return unsupportedMediaType(&codec.UnsupportedError{MediaType: media, Offered: untypedPatches()})
+	}
 	options := &metav1.PatchOptions{}
 	if err := c.options(options); err != nil {
 		return err
@@ -83,6 +86,12 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		return err
 	}
 	return c.respond(code, stored)
+}
+
+// untypedPatches are the patches that kinds without a Go type are known to
+// take: what a strategic patch needs to know is in Go types.
+func untypedPatches() []string {
+	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 }
 
 // unknownPatch is the answer to a patch of a type that there is not.

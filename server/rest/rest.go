@@ -118,6 +118,9 @@ func (c *call) serve() error {
 	}
 	if info.Subresource != "" {
 		if c.sub = c.resource.Subresources[info.Subresource]; c.sub == nil || len(info.Parts) > maxParts {
+			if c.resource.Custom != nil {
+				return c.notFound()
+			}
 			return notServed(http.StatusNotFound)
 		}
 	}
@@ -125,6 +128,9 @@ func (c *call) serve() error {
 		return c.nothingHere()
 	}
 	if !c.allows(info.Verb) || !c.fits() {
+		if c.resource.Custom != nil {
+			return apierrors.NewMethodNotSupported(c.resource.GroupResource(), info.Verb)
+		}
 		return notServed(http.StatusMethodNotAllowed)
 	}
 	if c.resource.Custom != nil {
@@ -182,8 +188,11 @@ func (c *call) acrossNamespaces() bool {
 }
 
 // fits says that the method can be used on the path: some verbs are for one
-// object, some for all.
+// object, some for all. Compat: with custom kinds it does not matter.
 func (c *call) fits() bool {
+	if c.resource.Custom != nil {
+		return true
+	}
 	if c.r.Method == http.MethodHead {
 		return false
 	}
