@@ -54,18 +54,30 @@ func (c *call) accepted(offered []*codec.Representation, mayTransform bool) (rep
 	if header == "" {
 		header = offered[0].MediaType
 	}
+	var refused representation // in which the client reads why
 	for _, accept := range goautoneg.ParseAccept(header) {
 		for _, r := range offered {
 			name := accept.Type + "/" + accept.SubType
 			if name != r.MediaType && name != "application/*" && name != "*/*" {
 				continue
 			}
-			if out, ok := c.represent(r, accept.Params, mayTransform); ok {
+			out, ok := c.represent(r, accept.Params, mayTransform)
+			if ok && c.canSay(out) {
 				return out, nil
+			}
+			if ok && refused.Representation == nil {
+				refused = out
 			}
 		}
 	}
-	return representation{}, notAcceptable(codec.MediaTypes(offered))
+	return refused, notAcceptable(codec.MediaTypes(offered))
+}
+
+// canSay says that there is an answer in a representation. Compat: of a kind
+// without a Go type, only the metadata has a protobuf message.
+func (c *call) canSay(out representation) bool {
+	custom := c.resource != nil && c.resource.Custom != nil && !c.scales()
+	return !custom || out.MediaType != codec.Protobuf || out.as != ""
 }
 
 // notAcceptable says what would be.
@@ -110,8 +122,7 @@ func (c *call) represent(r *codec.Representation, params map[string]string, mayT
 	_, g := params["g"]
 	_, v := params["v"]
 	if !as && !g && !v {
-		// Compat: only the metadata of a kind without a Go type has a message.
-		return out, r.MediaType != codec.Protobuf || c.resource == nil || c.resource.Custom == nil || c.scales()
+		return out, true
 	}
 	out.as, out.version = params["as"], params["v"]
 	if !mayTransform || params["g"] != metav1.GroupName || out.version != "v1" && out.version != "v1beta1" {

@@ -15,8 +15,8 @@
 // it further on. User and Group stand for impersonation; with Certificate: -
 // the client does not say who it is.
 //
-// Until sends the request again until the answer contains a text, for what one
-// of the servers does a little later. Ignore names fields of the answer that
+// Until sends the request again until the answer contains a text, each text
+// when it stands several times, for what one of the servers does a little later. Ignore names fields of the answer that
 // are not compared, since one of the servers fills them in later.
 package differential
 
@@ -41,8 +41,8 @@ type Request struct {
 	Nobody bool
 	// Keep is field by the name it is remembered under.
 	Keep map[string]string
-	// Until is what the answer has to contain; "" takes the first.
-	Until string
+	// Until is what the answer has to contain.
+	Until []string
 	// Ignore are paths of fields that are not compared.
 	Ignore []string
 }
@@ -116,7 +116,7 @@ func (r *Request) set(name, value string) {
 		kept, field, _ := strings.Cut(value, " = ")
 		r.Keep[kept] = field
 	case "Until":
-		r.Until = value
+		r.Until = append(r.Until, value)
 	case "Ignore":
 		r.Ignore = append(r.Ignore, strings.Fields(value)...)
 	case "Certificate":

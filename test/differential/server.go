@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -47,7 +48,8 @@ func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
 		if err != nil {
 			return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
 		}
-		if r.Until != "" && !strings.Contains(string(body), s.fill(r.Until)) && time.Now().Before(deadline) {
+		missing := slices.ContainsFunc(r.Until, func(text string) bool { return !strings.Contains(string(body), s.fill(text)) })
+		if missing && time.Now().Before(deadline) {
 			continue
 		}
 		for name, path := range r.Keep {
