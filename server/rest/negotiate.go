@@ -54,26 +54,21 @@ func (c *call) accepted(offered []*codec.Representation, mayTransform bool) (rep
 	if header == "" {
 		header = offered[0].MediaType
 	}
-	var refused representation // in which the client reads why
 	for _, accept := range goautoneg.ParseAccept(header) {
 		for _, r := range offered {
 			name := accept.Type + "/" + accept.SubType
 			if name != r.MediaType && name != "application/*" && name != "*/*" {
 				continue
 			}
-			out, ok := c.represent(r, accept.Params, mayTransform)
-			if ok && c.canSay(out) {
+			if out, ok := c.represent(r, accept.Params, mayTransform); ok && (!mayTransform || c.canSay(out)) {
 				return out, nil
-			}
-			if ok && refused.Representation == nil {
-				refused = out
 			}
 		}
 	}
-	return refused, notAcceptable(codec.MediaTypes(offered))
+	return representation{}, notAcceptable(codec.MediaTypes(offered))
 }
 
-// canSay says that there is an answer in a representation. Compat: of a kind
+// canSay says that a representation can have objects of the kind. Compat: of a kind
 // without a Go type, only the metadata has a protobuf message.
 func (c *call) canSay(out representation) bool {
 	custom := c.resource != nil && c.resource.Custom != nil && !c.scales()
