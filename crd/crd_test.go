@@ -2,7 +2,9 @@ package crd_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"setpoint.dev/setpoint/app"
@@ -283,7 +286,7 @@ func TestBadSchemasAreRefusedPrecisely(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %.300v, want %q", err, tt.want)
 			}
-			if _, ok := err.(apierrors.APIStatus); !ok { //nolint:errorlint // the client returns it as it is
+			if _, ok := err.(apierrors.APIStatus); !ok {
 				t.Errorf("no Status: %.300v", err)
 			}
 		})
@@ -298,6 +301,35 @@ func TestBadSchemasAreRefusedPrecisely(t *testing.T) {
 		}
 		if _, err := c.Resource(resource(plural)).Create(t.Context(), object(t, kind, "a"), metav1.CreateOptions{}); err != nil {
 			t.Errorf("an object of %s: %.300v", kind, err)
+		}
+	}
+}
+
+func TestProtobufIsRefusedWithAStatus(t *testing.T) {
+	p := apptest.Start(t)
+	c := client(t, p)
+	if _, err := c.Resource(definitions).Create(t.Context(), definition(t, "texts", "Text", open), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := rest.HTTPClientFor(p.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{"", "k8s", "k8s\x00", "k8s\x00\x0a\x00", "no protobuf at all", "k8s\x00\x0a\x13\x0a\x0eexample.org/v1\x12\x04Text\x12\x00"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL+"/apis/example.org/v1/texts", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/vnd.kubernetes.protobuf")
+		resp, err := h.Do(req)
+		if err != nil {
+			t.Fatalf("%q: %v", body, err)
+		}
+		var status metav1.Status
+		err = json.NewDecoder(resp.Body).Decode(&status)
+		_ = resp.Body.Close() // it was read
+		if err != nil || resp.StatusCode != http.StatusBadRequest || status.Kind != "Status" {
+			t.Errorf("%q: %d, %v, %v", body, resp.StatusCode, status, err)
 		}
 	}
 }
