@@ -154,7 +154,7 @@ func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
 func (a *App) build(ctx context.Context) error {
 	lookup := rest.Lookup{Store: a.store}
 	builtin := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{}).Join, JoinDefinitions: crd.Join})
-	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{}, a.cfg.Logger)
+	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{Services: aggregate.Resolver{Objects: lookup}}, a.cfg.Logger)
 	all := a.kinds.Kinds
 	drained := make(chan struct{})
 	roles := authz.NewRoles(lookup)

@@ -40,6 +40,7 @@ type definition struct {
 	// fingerprint is of the rules by which objects are stored.
 	fingerprint uint32
 	gone        chan struct{} // closed when it is there no more
+	made        *parts        // nil while it is not established
 	kinds       []*kinds.Resource
 	// stores is the kind in the version that objects are stored in, which need
 	// not be served. Nil while it is not established.
@@ -121,21 +122,26 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 		return nil, fmt.Errorf("custom resource definition %s: %w", s.Name, err)
 	}
 	d.fingerprint = d.head.fingerprint()
-	if was != nil && was.head.serves(&d.head) {
-		d.gone, d.kinds, d.stores = was.gone, was.kinds, was.stores
-		return d, nil
-	}
 	d.gone = make(chan struct{})
+	if was != nil && was.head.serves(&d.head) {
+		d.gone, d.made, d.kinds, d.stores = was.gone, was.made, was.kinds, was.stores
+		if d.head.leaves() == was.head.leaves() {
+			return d, nil
+		}
+	}
 	if !d.head.is(apiextensions.Established) {
 		return d, nil
 	}
-	made := &parts{stored: s, convert: convert, digest: d.head.digest()}
+	if d.made == nil {
+		d.made = &parts{stored: s, convert: convert, digest: d.head.digest()}
+	}
+	d.kinds = nil
 	for _, v := range d.head.served() {
-		d.kinds = append(d.kinds, d.resource(v, made))
+		d.kinds = append(d.kinds, d.resource(v))
 	}
 	for _, v := range d.head.Spec.Versions {
 		if v.Storage {
-			d.stores = d.resource(v, made)
+			d.stores = d.resource(v)
 		}
 	}
 	return d, nil
@@ -145,10 +151,11 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 // the schemas that it is taken of.
 func (h *head) fingerprint() uint32 {
 	sum := sha256.New()
-	fmt.Fprintln(sum, h.storage(), h.Spec.PreserveUnknownFields)
+	put := func(format string, args ...any) { _, _ = fmt.Fprintf(sum, format, args...) } // a sum takes all
+	put("%s %t\n", h.storage(), h.Spec.PreserveUnknownFields)
 	for i := range h.Spec.Versions {
 		v := &h.Spec.Versions[i]
-		fmt.Fprintf(sum, "%s %d %s %d %s\n", v.Name, len(v.Schema), v.Schema, len(v.SelectableFields), v.SelectableFields)
+		put("%s %d %s %d %s\n", v.Name, len(v.Schema), v.Schema, len(v.SelectableFields), v.SelectableFields)
 		v.Schema, v.SelectableFields = nil, nil
 	}
 	return binary.BigEndian.Uint32(sum.Sum(nil))
@@ -164,12 +171,15 @@ func (h *head) digest() string {
 func (h *head) serves(other *head) bool {
 	return h.Metadata.UID == other.Metadata.UID && h.Metadata.Generation == other.Metadata.Generation &&
 		apiequality.Semantic.DeepEqual(h.Status.AcceptedNames, other.Status.AcceptedNames) &&
-		h.is(apiextensions.Established) == other.is(apiextensions.Established) &&
-		h.is(apiextensions.Terminating) == other.is(apiextensions.Terminating)
+		h.is(apiextensions.Established) == other.is(apiextensions.Established)
 }
 
+// leaves says that the definition is being removed.
+func (h *head) leaves() bool { return h.is(apiextensions.Terminating) }
+
 var (
-	allVerbs  = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	// Compat: in upstream's order.
+	allVerbs  = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	viewVerbs = metav1.Verbs{"get", "patch", "update"}
 )
 
@@ -184,10 +194,10 @@ func (h *head) storage() string {
 }
 
 // resource is the kind in one of its versions.
-func (d *definition) resource(v headVersion, made *parts) *kinds.Resource {
+func (d *definition) resource(v headVersion) *kinds.Resource {
 	names := d.head.Status.AcceptedNames
 	gvk := schema.GroupVersionKind{Group: d.head.Spec.Group, Version: v.Name, Kind: names.Kind}
-	k := newKind(made, gvk, names.ListKind, d.head.Spec.Scope == apiextensions.NamespaceScoped, d.fingerprint)
+	k := newKind(d.made, gvk, names.ListKind, d.head.Spec.Scope == apiextensions.NamespaceScoped, d.fingerprint)
 	s := newStrategy(k, "")
 	r := &kinds.Resource{
 		Group: d.head.Spec.Group, Name: names.Plural, Singular: names.Singular, Kind: names.Kind, ListKind: names.ListKind,
@@ -195,7 +205,7 @@ func (d *definition) resource(v headVersion, made *parts) *kinds.Resource {
 		Versions: []string{v.Name}, Storage: schema.GroupVersion{Group: d.head.Spec.Group, Version: d.head.storage()},
 		Table: d.stored.Name, Verbs: allVerbs,
 		Scheme: k, Custom: k, Create: s, Update: s, Delete: s, Fields: s.fields, Columns: &columns{kind: k},
-		Warning: d.head.warning(v), Gone: d.gone, Leaving: d.head.is(apiextensions.Terminating),
+		Warning: d.head.warning(v), Gone: d.gone, Leaving: d.head.leaves(),
 		Subresources: map[string]*kinds.Subresource{},
 	}
 	if v.Subresources != nil && v.Subresources.Status != nil {

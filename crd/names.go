@@ -37,9 +37,8 @@ func Join(ctx context.Context, w kinds.Write) ([]kinds.Companion, error) {
 		return nil, fmt.Errorf("%T is not a custom resource definition", w.Object)
 	}
 	var had []string
-	crd.Status = internal.CustomResourceDefinitionStatus{}
 	if old != nil {
-		crd.Status = *old.Status.DeepCopy()
+		crd.Status.AcceptedNames = *old.Status.AcceptedNames.DeepCopy()
 		had = namesOf(old.Spec.Group, old.Status.AcceptedNames)
 	}
 	if err := accept(ctx, crd, w.Stored); err != nil {

@@ -22,6 +22,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/version"
+
 	"setpoint.dev/setpoint/kinds"
 )
 
@@ -117,6 +119,9 @@ func (r *Registry) read(revision uint64, have *listing) (*listing, error) {
 	}
 	all := slices.Clone(r.builtin.All())
 	for _, group := range slices.Sorted(maps.Keys(byGroup)) {
+		slices.SortStableFunc(byGroup[group], func(a, b *kinds.Resource) int {
+			return version.CompareKubeAwareVersionStrings(b.Versions[0], a.Versions[0])
+		})
 		for _, k := range byGroup[group] {
 			if !r.groups[group] || r.builtin.Find(k.Group, k.Versions[0], k.Name) == nil {
 				all = append(all, k)

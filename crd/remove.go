@@ -57,13 +57,14 @@ func (r *Registry) Run(ctx context.Context, hands Hands) error {
 			wait = min(2*wait, removeMost)
 		}
 		err := r.source.Wait(again, seen.revision)
+		late := again.Err() != nil
 		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err == nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // that it ends is no error
+		case err == nil:
 			wait = removeFirst
-		} else if again.Err() == nil {
+		case !late:
 			return err
 		}
 	}

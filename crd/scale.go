@@ -1,16 +1,19 @@
 package crd
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"strings"
 
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
-	"k8s.io/kubernetes/pkg/apis/autoscaling/validation"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"setpoint.dev/setpoint/kinds"
@@ -29,7 +32,51 @@ func (k *kind) scale(h *head) *kinds.Scale {
 		}
 		paths[k.gvk.Group+"/"+v.Name] = path
 	}
-	return &kinds.Scale{Get: k.getScale, Set: k.setScale, Paths: paths}
+	return &kinds.Scale{Get: k.getScale, Check: k.checkScale, Set: k.setScale, Columns: scaleColumns{}, Paths: paths}
+}
+
+// noReplicas is what a scale says of an object that does not say how many.
+const noReplicas = math.MinInt32
+
+// checkScale refuses to show a scale without replicas.
+func (k *kind) checkScale(scale runtime.Object) error {
+	if s, ok := scale.(*autoscaling.Scale); !ok || s.Spec.Replicas != noReplicas {
+		return nil
+	}
+	p, err := k.parts.get()
+	if err != nil {
+		return err
+	}
+	return apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", scaleSpec(p.version(k.gvk.Version)).SpecReplicasPath))
+}
+
+// scaleColumns are those of a scale.
+type scaleColumns struct{}
+
+// ConvertToTable implements rest.TableConvertor.
+func (scaleColumns) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	s, ok := obj.(*autoscaling.Scale)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a scale", obj)
+	}
+	table, err := tableconvertor.New([]apiextensions.CustomResourceColumnDefinition{
+		{Name: "Desired", Type: "integer", Description: "Number of desired replicas", JSONPath: ".spec.replicas"},
+		{Name: "Available", Type: "integer", Description: "Number of actual replicas", JSONPath: ".status.replicas"},
+		age,
+	})
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"spec":   map[string]any{"replicas": int64(s.Spec.Replicas)},
+		"status": map[string]any{"replicas": int64(s.Status.Replicas)},
+	}}
+	u.SetName(s.Name)
+	u.SetNamespace(s.Namespace)
+	u.SetUID(s.UID)
+	u.SetResourceVersion(s.ResourceVersion)
+	u.SetCreationTimestamp(s.CreationTimestamp)
+	return table.ConvertToTable(ctx, u, options)
 }
 
 func steps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
@@ -44,9 +91,12 @@ func (k *kind) getScale(obj runtime.Object) (runtime.Object, error) {
 		return nil, err
 	}
 	s := scaleSpec(p.version(k.gvk.Version))
-	want, _, err := unstructured.NestedInt64(u.Object, steps(s.SpecReplicasPath)...)
+	want, found, err := unstructured.NestedInt64(u.Object, steps(s.SpecReplicasPath)...)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if !found {
+		want = noReplicas
 	}
 	have, _, err := unstructured.NestedInt64(u.Object, steps(s.StatusReplicasPath)...)
 	if err != nil {
@@ -78,10 +128,10 @@ func (k *kind) setScale(obj, scale runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	if errs := validation.ValidateScale(to); len(errs) > 0 {
-		return apierrors.NewInvalid(autoscaling.Kind("Scale"), u.GetName(), errs)
-	}
 	path := scaleSpec(p.version(k.gvk.Version)).SpecReplicasPath
+	if to.Spec.Replicas == noReplicas {
+		return apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", path))
+	}
 	if err := unstructured.SetNestedField(u.Object, int64(to.Spec.Replicas), steps(path)...); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}

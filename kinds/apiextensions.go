@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // Definitions is the table of CustomResourceDefinitions.
@@ -28,7 +29,7 @@ func apiextensionsGroup(d Deps) group {
 	g := group{name: apiextensions.GroupName, versions: []string{"v1", "v1beta1"}, scheme: scheme, rows: []row{{
 		name: "customresourcedefinitions", kind: "CustomResourceDefinition", short: "crd crds", category: "api-extensions",
 		strategy: newDefinitionStrategy(scheme), attrs: customresourcedefinition.GetAttrs,
-		status: customresourcedefinition.NewStatusStrategy(scheme), plain: true, undescribed: []string{"v1beta1"}, join: d.joinDefinitions,
+		status: customresourcedefinition.NewStatusStrategy(scheme), plain: true, undescribed: []string{"v1beta1"}, join: d.joinDefinitions, settles: &Settled{Subresource: "status", Reset: resetDefinition},
 		linger: &Linger{Mark: markDefinition, Held: func(runtime.Object) bool { return false }},
 	}}}
 	return g
@@ -43,6 +44,16 @@ func (d Deps) joinDefinitions(ctx context.Context, w Write) ([]Companion, error)
 		return nil, nil
 	}
 	return d.JoinDefinitions(ctx, w)
+}
+
+// resetDefinition gives a definition the status that is stored.
+func resetDefinition(obj, old runtime.Object) {
+	crd := obj.(*apiextensions.CustomResourceDefinition)
+	if was, ok := old.(*apiextensions.CustomResourceDefinition); ok {
+		crd.Status = *was.Status.DeepCopy()
+	} else {
+		crd.Status = apiextensions.CustomResourceDefinitionStatus{StoredVersions: crd.Status.StoredVersions}
+	}
 }
 
 // definitionStrategy is upstream's for CustomResourceDefinitions, and what was
@@ -67,6 +78,20 @@ func (s definitionStrategy) PrepareForUpdate(ctx context.Context, obj, old runti
 	s.prepare(obj, func() { s.strategy.PrepareForUpdate(ctx, obj, old) })
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy. What Join has said is not
+// the client's.
+func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	asked := *obj.(*apiextensions.CustomResourceDefinition)
+	was := old.(*apiextensions.CustomResourceDefinition).Status
+	asked.Status.AcceptedNames, asked.Status.Conditions = was.AcceptedNames, was.Conditions
+	return s.strategy.ValidateUpdate(ctx, &asked, old)
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s definitionStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return ResetFields(s.strategy)
+}
+
 func (s definitionStrategy) prepare(obj runtime.Object, upstream func()) {
 	crd := obj.(*apiextensions.CustomResourceDefinition)
 	settled := crd.Status
@@ -78,8 +103,10 @@ func (s definitionStrategy) prepare(obj runtime.Object, upstream func()) {
 // is held to what is asked of one that is already stored, since before v1 a
 // schema could be of any form, and groups of Kubernetes needed no approval.
 func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
-	crd := obj.(*apiextensions.CustomResourceDefinition)
-	errs := s.strategy.Validate(ctx, obj)
+	crd := *obj.(*apiextensions.CustomResourceDefinition)
+	// What Join has said is not the client's.
+	crd.Status.AcceptedNames, crd.Status.Conditions = apiextensions.CustomResourceDefinitionNames{}, nil
+	errs := s.strategy.Validate(ctx, &crd)
 	if !isV1beta1(ctx) {
 		return errs
 	}

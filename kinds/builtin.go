@@ -126,6 +126,7 @@ type row struct {
 	checkDelete    func(context.Context, string, *metav1.DeleteOptions) (string, error)
 	linger         *Linger
 	join           func(context.Context, Write) ([]Companion, error)
+	settles        *Settled
 	undescribed    []string
 }
 
@@ -170,6 +171,7 @@ func (w row) resource(g group) *Resource {
 		CheckDelete:    w.checkDelete,
 		Linger:         w.linger,
 		Join:           w.join,
+		Settles:        w.settles,
 		Undescribed:    w.undescribed,
 		Subresources:   make(map[string]*Subresource),
 	}

@@ -81,9 +81,11 @@ type Resource struct {
 	Fields func(obj runtime.Object) (fields.Set, error)
 	// Join steps in before an object is prepared and validated, or removed, and
 	// returns what else is to happen in the same commit; it is how addresses
-	// and ports are allocated and come back. Updates of subresources do not ask
-	// it. It may be nil.
+	// and ports are allocated and come back. Updates of subresources, but for
+	// the one that it settles, do not ask it. It may be nil.
 	Join func(ctx context.Context, w Write) ([]Companion, error)
+	// Settles is set where Join fills in a subresource.
+	Settles *Settled
 
 	// ReturnsDeleted says that a delete answers with the object as it last
 	// was. Other kinds answer with a Status that names it.
@@ -116,6 +118,15 @@ type Linger struct {
 	Held func(obj runtime.Object) bool
 }
 
+// Settled is a subresource that the kind's Join fills in, in the name of the
+// control plane, which owns those fields.
+type Settled struct {
+	Subresource string
+	// Reset gives obj the subresource of old, nil for a creation, before Join
+	// sees it: a client cannot write it with the object.
+	Reset func(obj, old runtime.Object)
+}
+
 // Subresource is a part of an object, or something to do with it, that has a
 // path of its own.
 type Subresource struct {
@@ -142,6 +153,11 @@ type Scale struct {
 	// Set validates a scale and applies its spec.replicas and resourceVersion to
 	// obj. A scale with the UID of another object is a conflict.
 	Set func(obj, scale runtime.Object) error
+	// Check says why a scale from Get cannot be read; it may be nil. Writing it
+	// may mend that.
+	Check func(scale runtime.Object) error
+	// Columns make the table of a scale; nil for those of the resource.
+	Columns rest.TableConvertor
 	// Paths say where the replicas are in each version of the kind, for
 	// managedfields.NewScaleHandler to carry ownership over and back.
 	Paths managedfields.ResourcePathMappings

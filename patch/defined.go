@@ -27,9 +27,9 @@ type withDefined struct {
 // ObjectToTyped reads an object by the schema of its kind.
 func (w withDefined) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	types := w.TypeConverter
-	if make := defined[obj.GetObjectKind().GroupVersionKind()]; make != nil {
+	if known := defined[obj.GetObjectKind().GroupVersionKind()]; known != nil {
 		var err error
-		if types, err = make(); err != nil {
+		if types, err = known(); err != nil {
 			return nil, err
 		}
 	}

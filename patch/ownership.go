@@ -63,15 +63,15 @@ func (o *Ownership) For(kind schema.GroupVersionKind, subresource string, resets
 	if m := o.managers[key]; m != nil {
 		return m, nil
 	}
-	make, hub := managedfields.NewDefaultFieldManager, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+	newManager, hub := managedfields.NewDefaultFieldManager, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
 	if o.untyped {
-		make, hub = managedfields.NewDefaultCRDFieldManager, kind.GroupVersion()
+		newManager, hub = managedfields.NewDefaultCRDFieldManager, kind.GroupVersion()
 	}
 	types, err := o.types()
 	if err != nil {
 		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
 	}
-	m, err := make(types, o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
+	m, err := newManager(types, o.scheme, o.scheme, o.scheme, kind, hub, subresource, resets)
 	if err != nil {
 		return nil, fmt.Errorf("field ownership of %v: %w", kind, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -70,11 +71,16 @@ func (c *Codec) encoder(s runtime.Encoder, version runtime.GroupVersioner) runti
 // UnsupportedError says that a media type is not spoken.
 type UnsupportedError struct {
 	MediaType string
+	// Offered are those that are; nil for all representations.
+	Offered []string
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s",
-		strings.Join(MediaTypes(Representations), ", "))
+	offered := e.Offered
+	if offered == nil {
+		offered = MediaTypes(Representations)
+	}
+	return "the body of the request was in an unknown format - accepted media types include: " + strings.Join(offered, ", ")
 }
 
 // Media finds the serializer for a content type; "" means JSON.
@@ -84,11 +90,11 @@ func (c *Codec) Media(contentType string) (runtime.SerializerInfo, error) {
 	}
 	name, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
-		return runtime.SerializerInfo{}, &UnsupportedError{contentType}
+		return runtime.SerializerInfo{}, &UnsupportedError{MediaType: contentType}
 	}
 	info, ok := c.media[name]
 	if !ok {
-		return runtime.SerializerInfo{}, &UnsupportedError{name}
+		return runtime.SerializerInfo{}, &UnsupportedError{MediaType: name}
 	}
 	return info, nil
 }
@@ -107,7 +113,13 @@ func (c *Codec) Decode(info runtime.SerializerInfo, strict bool, body []byte, ki
 	if strict {
 		s, origin = info.StrictSerializer, FromStrictClient
 	}
-	return c.decoder(s, origin, runtime.InternalGroupVersioner).Decode(body, &kind, nil)
+	var into runtime.Object
+	if c.shape != nil {
+		// Such an object has to say itself what it is, and its version is the
+		// request's or wrong, but never converted.
+		into = &unstructured.Unstructured{}
+	}
+	return c.decoder(s, origin, runtime.InternalGroupVersioner).Decode(body, &kind, into)
 }
 
 // DecodeInto reads an object of a kind's version into obj, or returns another

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	definitions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/fuzzer"
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -60,7 +61,7 @@ func (s spoken) filled(tb testing.TB, seed int64) runtime.Object {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	fuzzer.FuzzerFor(apitesting.FuzzerFuncs, rand.NewSource(seed), legacyscheme.Codecs).Fill(obj)
+	fuzzer.FuzzerFor(fuzzer.MergeFuzzerFuncs(apitesting.FuzzerFuncs, definitions.Funcs), rand.NewSource(seed), legacyscheme.Codecs).Fill(obj)
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		tb.Fatal(err)

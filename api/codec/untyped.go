@@ -2,7 +2,6 @@ package codec
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -154,7 +153,8 @@ func encodeUntyped(obj runtime.Object, revision string) (value []byte, revAt int
 const untypedSize = 4 << 10
 
 // UntypedJSON puts JSON answers together from stored objects that have no Go
-// type. Compat: items of such a list say what they are.
+// type. Compat: items of such a list say what they are, and a list that does not
+// continue says so.
 type UntypedJSON struct {
 	jsonForm
 	// ListKind is the kind of lists.
@@ -171,6 +171,9 @@ func (f UntypedJSON) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav
 		}
 		_, _ = w.Write(part)
 	}
-	about, _ := json.Marshal(m) // of texts and a number
-	_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `],"kind":%q,"metadata":%s}`+"\n", f.ListKind, about))
+	_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `],"kind":%q,"metadata":{"continue":%q,`, f.ListKind, m.Continue))
+	if m.RemainingItemCount != nil {
+		_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `"remainingItemCount":%d,`, *m.RemainingItemCount))
+	}
+	_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `"resourceVersion":%q}}`+"\n", m.ResourceVersion))
 }

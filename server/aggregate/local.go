@@ -43,6 +43,7 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "storage.k8s.io", Version: "v1"}:               {16800, 15},
 	{Group: "admissionregistration.k8s.io", Version: "v1"}: {16700, 15},
 	{Group: "apiextensions.k8s.io", Version: "v1"}:         {16700, 15},
+	{Group: "apiextensions.k8s.io", Version: "v1beta1"}:    {16700, 9},
 	{Group: "scheduling.k8s.io", Version: "v1"}:            {16600, 15},
 	{Group: "coordination.k8s.io", Version: "v1"}:          {16500, 15},
 	{Group: "node.k8s.io", Version: "v1"}:                  {16300, 15},

@@ -11,26 +11,41 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// resolve finds an address of a service.
+// Resolver finds addresses of services, for webhooks as for other servers.
+type Resolver struct {
+	Objects Objects
+}
+
+// ResolveEndpoint implements webhook.ServiceResolver.
+func (r Resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return r.find(context.Background(), namespace, name, port)
+}
+
+// resolve finds an address of an APIService's service.
+func (a *Aggregator) resolve(ctx context.Context, ref *apiregistrationv1.ServiceReference) (*url.URL, error) {
+	return Resolver{a.Objects}.find(ctx, ref.Namespace, ref.Name, port(ref))
+}
+
+// find finds an address of a service.
 //
 // It is one of the service's ready endpoints, as upstream chooses it when told
 // to route by itself: nothing here makes cluster addresses reachable. A service
 // that names another host is that host; one that nobody says where it runs is
 // tried at its cluster address, which something outside may serve.
-func (a *Aggregator) resolve(ctx context.Context, ref *apiregistrationv1.ServiceReference) (*url.URL, error) {
-	find := finder{ctx: ctx, objects: a.Objects}
-	service, err := find.Services(ref.Namespace).Get(ref.Name)
+func (r Resolver) find(ctx context.Context, namespace, name string, port int32) (*url.URL, error) {
+	find := finder{ctx: ctx, objects: r.Objects}
+	service, err := find.Services(namespace).Get(name)
 	if err != nil {
 		return nil, err
 	}
-	slices, err := find.GetEndpointSlices(ref.Namespace, ref.Name)
+	slices, err := find.GetEndpointSlices(namespace, name)
 	if err != nil {
 		return nil, err
 	}
 	if service.Spec.Type == corev1.ServiceTypeExternalName || len(slices) == 0 {
-		return proxy.ResolveCluster(find, ref.Namespace, ref.Name, port(ref))
+		return proxy.ResolveCluster(find, namespace, name, port)
 	}
-	return proxy.ResolveEndpoint(find, find, ref.Namespace, ref.Name, port(ref))
+	return proxy.ResolveEndpoint(find, find, namespace, name, port)
 }
 
 // port is the service's port that is meant.

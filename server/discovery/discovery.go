@@ -336,13 +336,13 @@ func resources(g *group, gv schema.GroupVersion) *metav1.APIResourceList {
 	if gv.Group == "" {
 		l.APIVersion = "" // Compat: from before there were groups
 	}
-	for _, r := range g.resources {
+	for _, r := range slices.SortedStableFunc(slices.Values(g.resources), byName) {
 		if !r.Serves(gv.Version) {
 			continue
 		}
 		l.APIResources = append(l.APIResources, metav1.APIResource{
 			Name: r.Name, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind,
-			Verbs: r.Verbs, ShortNames: r.ShortNames, Categories: r.Categories, StorageVersionHash: storageHash(r),
+			Verbs: verbs(r), ShortNames: r.ShortNames, Categories: r.Categories, StorageVersionHash: storageHash(r),
 		})
 		for _, sub := range subresources(r) {
 			a := metav1.APIResource{Name: r.Name + "/" + sub.Name, Namespaced: r.Namespaced, Kind: sub.Kind.Kind, Verbs: sub.Verbs}
@@ -352,8 +352,18 @@ func resources(g *group, gv schema.GroupVersion) *metav1.APIResourceList {
 			l.APIResources = append(l.APIResources, a)
 		}
 	}
-	slices.SortStableFunc(l.APIResources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
 	return l
+}
+
+func byName(a, b *kinds.Resource) int { return strings.Compare(a.Name, b.Name) }
+
+// verbs are those of a resource. Compat: one that is being removed is not
+// written to, as far as is told.
+func verbs(r *kinds.Resource) metav1.Verbs {
+	if !r.Leaving {
+		return r.Verbs
+	}
+	return slices.DeleteFunc(slices.Clone(r.Verbs), func(v string) bool { return v == "create" || v == "update" || v == "patch" })
 }
 
 // storageHash tells clients which resources show the same stored objects.
@@ -371,6 +381,9 @@ func subresources(r *kinds.Resource) []*kinds.Subresource {
 		subs = append(subs, s)
 	}
 	slices.SortFunc(subs, func(a, b *kinds.Subresource) int { return strings.Compare(a.Name, b.Name) })
+	if r.Custom != nil {
+		slices.Reverse(subs) // Compat: status comes first
+	}
 	return subs
 }
 
@@ -379,14 +392,11 @@ func aggregate(g *group) apidiscovery.APIGroupDiscovery {
 	d := apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: g.name}}
 	for _, version := range g.versions {
 		v := apidiscovery.APIVersionDiscovery{Version: version, Freshness: apidiscovery.DiscoveryFreshnessCurrent}
-		for _, r := range g.resources {
+		for _, r := range slices.SortedStableFunc(slices.Values(g.resources), byName) {
 			if r.Serves(version) {
 				v.Resources = append(v.Resources, aggregateResource(r, version))
 			}
 		}
-		slices.SortStableFunc(v.Resources, func(a, b apidiscovery.APIResourceDiscovery) int {
-			return strings.Compare(a.Resource, b.Resource)
-		})
 		d.Versions = append(d.Versions, v)
 	}
 	return d
@@ -405,7 +415,7 @@ func aggregateResource(r *kinds.Resource, version string) apidiscovery.APIResour
 	}
 	d := apidiscovery.APIResourceDiscovery{
 		Resource: r.Name, ResponseKind: kindOf(r.GroupVersionKind(version)), Scope: scope, SingularResource: r.Singular,
-		Verbs: r.Verbs, ShortNames: r.ShortNames, Categories: r.Categories,
+		Verbs: verbs(r), ShortNames: r.ShortNames, Categories: r.Categories,
 	}
 	for _, s := range subresources(r) {
 		kind := s.Kind

@@ -74,7 +74,7 @@ func newMaker(list *kinds.List, version string) *maker {
 	groups := map[string]bool{"": true} // the core group is /api
 	found := map[schema.GroupVersion]int{}
 	for _, r := range list.All() {
-		if !groups[r.Group] {
+		if !groups[r.Group] && r.Custom == nil {
 			groups[r.Group] = true
 			add(none, "/apis/"+r.Group, "getAPIGroup", "get information of a group", meta+"APIGroup", objects, objects)
 		}
@@ -87,7 +87,12 @@ func newMaker(list *kinds.List, version string) *maker {
 			if !ok {
 				i = len(m.sections)
 				found[gv] = i
-				add(gv, root(gv), "getAPIResources", "get available resources", meta+"APIResourceList", objects, objects)
+				if r.Custom != nil {
+					// Compat: the documents of such groups are of their kinds alone.
+					m.sections = append(m.sections, section{name: root(gv)[1:], gv: gv, fixed: &container{root: root(gv)}})
+				} else {
+					add(gv, root(gv), "getAPIResources", "get available resources", meta+"APIResourceList", objects, objects)
+				}
 			}
 			m.sections[i].resources = append(m.sections[i].resources, r)
 		}

@@ -70,7 +70,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		doc := e.v3[name]
 		if !ok || doc == nil {
-			http.NotFound(w, r)
+			w.WriteHeader(http.StatusNotFound) // Compat: with no body
 			return
 		}
 		doc.serve(w, r)

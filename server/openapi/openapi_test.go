@@ -202,9 +202,9 @@ func TestNegotiation(t *testing.T) {
 		{"v2 protobuf", "/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf", 200, pb2},
 		{"v2 JSON", "/openapi/v2", "", 200, "application/json"},
 		{"index", "/openapi/v3", pb3, 200, "application/json"},
-		{"group that is not served", "/openapi/v3/apis/apps/v1", "", 404, "text/plain; charset=utf-8"},
-		{"version that is not served", "/openapi/v3/apis/apiextensions.k8s.io/v1beta1", "", 404, "text/plain; charset=utf-8"},
-		{"no document", "/openapi/v3/", "", 404, "text/plain; charset=utf-8"},
+		{"group that is not served", "/openapi/v3/apis/apps/v1", "", 404, ""},
+		{"version that is not served", "/openapi/v3/apis/apiextensions.k8s.io/v1beta1", "", 404, ""},
+		{"no document", "/openapi/v3/", "", 404, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			resp := fetch(t, s, test.path, "Accept", test.accept)

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"iter"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/store"
@@ -23,9 +26,24 @@ func (c *call) join(obj, old runtime.Object, dryRun bool) ([]store.Op, error) {
 	if err != nil {
 		return nil, err
 	}
+	var asked runtime.Object
+	if settles := c.resource.Settles; settles != nil && obj != nil {
+		if c.sub == nil {
+			settles.Reset(obj, old)
+		}
+		asked = obj.DeepCopyObject()
+	}
 	companions, err := c.resource.Join(c.ctx, kinds.Write{Object: obj, Old: old, DryRun: dryRun, Stored: reader{sn}})
-	if err != nil || dryRun {
+	if err != nil {
 		return nil, err
+	}
+	if asked != nil {
+		if err := c.ownSettled(obj, asked); err != nil {
+			return nil, err
+		}
+	}
+	if dryRun {
+		return nil, nil
 	}
 	return c.along(c.info.Plane, companions)
 }
@@ -45,6 +63,36 @@ func (h *Handler) along(plane string, companions []kinds.Companion) (ops []store
 		ops = append(ops, op)
 	}
 	return ops, nil
+}
+
+// joins says that a write asks the kind's Join.
+func (c *call) joins() bool {
+	return c.sub == nil || c.resource.Settles != nil && c.sub.Name == c.resource.Settles.Subresource
+}
+
+// ownSettled makes the control plane the owner of what Join has changed of what
+// a client asked for.
+func (c *call) ownSettled(obj, asked runtime.Object) error {
+	if apiequality.Semantic.DeepEqual(obj, asked) {
+		return nil
+	}
+	through := c.resource.Settles.Subresource
+	resets := kinds.ResetFields(c.resource.Subresources[through].Update)
+	kind := c.resource.GroupVersionKind(c.resource.Versions[0])
+	owned, err := c.codecs.get(c.resource.Scheme).owners.For(kind, through, fieldpath.NewExcludeFilterSetMap(resets))
+	if err != nil {
+		return err
+	}
+	m, err := meta.Accessor(owned.UpdateNoErrors(asked, obj.DeepCopyObject(), serverManager))
+	if err != nil {
+		return err
+	}
+	to, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	to.SetManagedFields(m.GetManagedFields())
+	return nil
 }
 
 // joinRemoval asks the kind what else goes into the commit that removes have.

@@ -98,7 +98,7 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 	}
 	dryRun := isDryRun(options.DryRun)
 	if c.resource.Leaving {
-		return nil, apierrors.NewForbidden(c.resource.GroupResource(), c.info.Name, errors.New("create not allowed while custom resource definition is terminating"))
+		return nil, c.leaving(obj)
 	}
 	attributes := c.attributes(obj, nil, admission.Create, options, dryRun)
 	if err := c.mutate(attributes); err != nil {
@@ -124,6 +124,9 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 			m.SetName(c.resource.Create.GenerateName(m.GetGenerateName()))
 		}
 		stored, err := c.insertOnce(obj, attributes, dryRun, manager)
+		if err == nil && !dryRun && c.hasLeft() {
+			return nil, c.takeBack(obj, stored)
+		}
 		if !isConflict(err) {
 			return stored, err
 		}
@@ -150,6 +153,36 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 		}
 		return nil, upstream.CheckGeneratedNameError(c.ctx, c.resource.Create, taken, obj)
 	}
+}
+
+// leaving is the answer to a create of a kind that is being removed.
+func (c *call) leaving(obj runtime.Object) error {
+	name := c.info.Name
+	if m, err := meta.Accessor(obj); err == nil {
+		name = m.GetName()
+	}
+	return apierrors.NewForbidden(c.resource.GroupResource(), name, errors.New("create not allowed while custom resource definition is terminating"))
+}
+
+// hasLeft says that the removal of the kind has begun since the request did.
+func (c *call) hasLeft() bool {
+	if c.resource.Custom == nil {
+		return false
+	}
+	now := c.Kinds().Find(c.resource.Group, c.kind.Version, c.resource.Name)
+	return now == nil || now.Leaving
+}
+
+// takeBack undoes a create that the removal of the kind may have missed: the
+// kind says that it leaves before its objects are looked for.
+func (c *call) takeBack(obj runtime.Object, stored *store.Object) error {
+	_, err := c.Store.Commit(c.ctx, c.provenance(""), store.Op{
+		Plane: c.info.Plane, Resource: c.resource.Table, Key: stored.Key(), If: store.At(stored.Rev), Delete: true, RevAt: -1,
+	})
+	if err != nil && !isConflict(err) { // a conflict: the removal was faster
+		return err
+	}
+	return c.leaving(obj)
 }
 
 // isLeaving says that there is an object of that name whose deletion has begun.

@@ -34,11 +34,11 @@ func notServed(code int) error {
 	return outside{apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", http.StatusText(code), 0, false)}
 }
 
-// nothingHere is the answer to a resource that is not served. Compat: a served
-// group says so in a Status, an unknown one as a page.
+// nothingHere is the answer to a path that is not served. Compat: a built-in
+// group says so in a Status, others as a page.
 func (c *call) nothingHere() error {
 	for _, r := range c.Kinds().All() {
-		if r.Group == c.info.APIGroup {
+		if r.Group == c.info.APIGroup && r.Custom == nil {
 			return notServed(http.StatusNotFound)
 		}
 	}

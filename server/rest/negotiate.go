@@ -59,12 +59,19 @@ func (c *call) accepted(offered []*codec.Representation, mayTransform bool) (rep
 			if name != r.MediaType && name != "application/*" && name != "*/*" {
 				continue
 			}
-			if out, ok := c.represent(r, accept.Params, mayTransform); ok {
+			if out, ok := c.represent(r, accept.Params, mayTransform); ok && (!mayTransform || c.canSay(out)) {
 				return out, nil
 			}
 		}
 	}
 	return representation{}, notAcceptable(codec.MediaTypes(offered))
+}
+
+// canSay says that a representation can have objects of the kind. Compat: of a kind
+// without a Go type, only the metadata has a protobuf message.
+func (c *call) canSay(out representation) bool {
+	custom := c.resource != nil && c.resource.Custom != nil && !c.scales()
+	return !custom || out.MediaType != codec.Protobuf || out.as != ""
 }
 
 // notAcceptable says what would be.

@@ -29,6 +29,9 @@ import (
 func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 	media, _, _ := strings.Cut(c.r.Header.Get("Content-Type"), ";")
 	kind := types.PatchType(media) // Compat: as it is written, upper case and all
+	if c.resource.Custom != nil && kind != types.JSONPatchType && kind != types.MergePatchType && codec.Applied(kind) == nil {
+		return unsupportedMediaType(&codec.UnsupportedError{MediaType: media, Offered: untypedPatches()})
+	}
 	options := &metav1.PatchOptions{}
 	if err := c.options(options); err != nil {
 		return err
@@ -79,6 +82,12 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		return err
 	}
 	return c.respond(code, stored)
+}
+
+// untypedPatches are the patches that kinds without a Go type are known to
+// take: what a strategic patch needs to know is in Go types.
+func untypedPatches() []string {
+	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 }
 
 // unknownPatch is the answer to a patch of a type that there is not.

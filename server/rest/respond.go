@@ -35,7 +35,7 @@ func (c *call) respond(code int, o *store.Object) error {
 	}
 	obj, err := c.stored(o)
 	if err == nil && c.scales() {
-		obj, err = c.sub.Scale.Get(obj)
+		obj, err = c.scaleOf(obj)
 	}
 	if err != nil {
 		return err
@@ -135,7 +135,11 @@ func (c *call) table(obj runtime.Object) (*metav1.Table, error) {
 	default:
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", options.IncludeObject))
 	}
-	t, err := c.resource.Columns.ConvertToTable(c.ctx, obj, &options)
+	columns := c.resource.Columns
+	if c.scales() && c.sub.Scale.Columns != nil {
+		columns = c.sub.Scale.Columns
+	}
+	t, err := columns.ConvertToTable(c.ctx, obj, &options)
 	if err != nil {
 		return nil, err
 	}

@@ -114,17 +114,26 @@ func (c *call) serve() error {
 	}
 	c.kind = c.resource.GroupVersionKind(info.APIVersion)
 	if c.resource.Namespaced != (info.Namespace != "") && !c.acrossNamespaces() && !c.isNamespaceItself() {
-		return notServed(http.StatusNotFound)
+		return c.nothingHere()
 	}
 	if info.Subresource != "" {
 		if c.sub = c.resource.Subresources[info.Subresource]; c.sub == nil || len(info.Parts) > maxParts {
+			if c.resource.Custom != nil {
+				return c.notFound()
+			}
 			return notServed(http.StatusNotFound)
 		}
 	}
 	if c.onlyAsked() && c.sub == nil && (c.one() || c.acrossNamespaces()) {
 		return notServed(http.StatusNotFound)
 	}
+	if c.resource.Custom != nil && c.acrossNamespaces() && info.Verb != "list" && info.Verb != "watch" {
+		return c.nothingHere()
+	}
 	if !c.allows(info.Verb) || !c.fits() {
+		if c.resource.Custom != nil {
+			return apierrors.NewMethodNotSupported(c.resource.GroupResource(), info.Verb)
+		}
 		return notServed(http.StatusMethodNotAllowed)
 	}
 	if c.resource.Custom != nil {
@@ -182,8 +191,11 @@ func (c *call) acrossNamespaces() bool {
 }
 
 // fits says that the method can be used on the path: some verbs are for one
-// object, some for all.
+// object, some for all. Compat: with custom kinds it does not matter.
 func (c *call) fits() bool {
+	if c.resource.Custom != nil {
+		return true
+	}
 	if c.r.Method == http.MethodHead {
 		return false
 	}

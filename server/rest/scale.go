@@ -10,6 +10,15 @@ import (
 // read and written as a Scale, the same way for every kind that has that.
 func (c *call) scales() bool { return c.sub != nil && c.sub.Scale != nil }
 
+// scaleOf is an object's scale, to be shown.
+func (c *call) scaleOf(obj runtime.Object) (runtime.Object, error) {
+	scale, err := c.sub.Scale.Get(obj)
+	if err == nil && c.sub.Scale.Check != nil {
+		err = c.sub.Scale.Check(scale)
+	}
+	return scale, err
+}
+
 // throughScale is the change to an object that a change to its scale makes.
 // Who owns the replicas goes along, there and back: the scale shows no other
 // owners, and what is written through it is owned through it.

@@ -172,7 +172,7 @@ func (c *call) currentRevision(strategy upstream.RESTUpdateStrategy, obj runtime
 func (c *call) replace(ch change, obj, old runtime.Object, have *store.Object, attributes admission.Attributes) (_ *store.Object, err error) {
 	dryRun := isDryRun(ch.options.DryRun)
 	var along []store.Op
-	if c.sub == nil {
+	if c.joins() {
 		if along, err = c.join(obj, old, dryRun); err != nil {
 			return nil, err
 		}

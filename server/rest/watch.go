@@ -83,7 +83,7 @@ func (c *call) watch() error {
 		case <-c.Drain:
 			cancel()
 		case <-c.resource.Gone:
-			cancel()
+			time.AfterFunc(lastWords, cancel)
 		case <-ctx.Done():
 		}
 	}()
@@ -99,6 +99,10 @@ func (c *call) refuseWatch(err error, flusher http.Flusher) {
 	s.open()
 	s.deliver(watch.Batch{}, err)
 }
+
+// lastWords is how long a watch goes on after its kind has gone, so that it
+// tells of the last objects, which went just before.
+const lastWords = 100 * time.Millisecond
 
 // futureEvery is how often a watch looks whether its revision has come.
 const futureEvery = 100 * time.Millisecond

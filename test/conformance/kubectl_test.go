@@ -143,6 +143,7 @@ func TestKubectl(t *testing.T) {
 			}
 		}
 		t.Run("watching", k.watching)
+		t.Run("custom kinds", func(t *testing.T) { k.day(t, customDay) })
 	})
 }
 

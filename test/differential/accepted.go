@@ -3,25 +3,26 @@ package differential
 // Reasons that several requests share.
 const (
 	noReviewOwner = "answers to reviews and token requests do not say who asked for them in managedFields"
-	noCRDs        = "custom resource definitions are not served yet"
 	noKey         = "the message does not name the key in etcd, there being none"
 	otherProgram  = "the message names a Go type of the other server"
 	noFirstOwner  = "the APIServices that a control plane starts with have no managedFields"
+	v1beta1       = "apiextensions.k8s.io is also served as v1beta1"
+	storedAs      = "custom resource definitions are stored as v1, which the hash tells"
 )
 
 // Accepted are the differences that are meant, by the name of the request, with
 // the reason. docs/compat.md tells the same to users.
 var Accepted = map[string]string{
-	"door: get /apis":                                       noCRDs,
-	"door: get /apis/":                                      noCRDs,
-	"door: get /apis/apiextensions.k8s.io/v1":               noCRDs,
-	"door: aggregated /apis":                                noCRDs,
-	"door: yaml /apis":                                      noCRDs,
-	"door: protobuf /apis":                                  noCRDs,
-	"door: post /apis":                                      noCRDs,
-	"door: pretty /apis":                                    noCRDs,
-	"door: delete /apis":                                    noCRDs,
-	"door: aggregated only v2beta1":                         noCRDs,
+	"door: get /apis":                                       v1beta1,
+	"door: get /apis/":                                      v1beta1,
+	"door: get /apis/apiextensions.k8s.io/v1":               storedAs,
+	"door: aggregated /apis":                                v1beta1,
+	"door: yaml /apis":                                      v1beta1,
+	"door: protobuf /apis":                                  v1beta1,
+	"door: post /apis":                                      v1beta1,
+	"door: pretty /apis":                                    v1beta1,
+	"door: delete /apis":                                    v1beta1,
+	"door: aggregated only v2beta1":                         v1beta1,
 	"door: token review":                                    noReviewOwner,
 	"door: self subject access review":                      noReviewOwner,
 	"door: self subject access review denied":               noReviewOwner,
@@ -57,7 +58,10 @@ var Accepted = map[string]string{
 	"aggregation: the core group's registration":            noFirstOwner,
 	"aggregation: local registration as table":              noFirstOwner,
 	"aggregation: status of a local registration":           noFirstOwner,
-	"aggregation: groups with an absent service":            noCRDs,
-	"aggregation: aggregated groups with an absent service": noCRDs,
-	"aggregation: groups without a deleted registration":    noCRDs,
+	"aggregation: groups with an absent service":            v1beta1,
+	"aggregation: aggregated groups with an absent service": v1beta1,
+	"aggregation: groups without a deleted registration":    v1beta1,
+	"crd: discovery of apiextensions":                       storedAs,
+	"crd: openapi v3 of the group":                          "paths of custom kinds are described as those of built-in ones are",
+	"crd: scale apply":                                      "kube-apiserver fails to apply to the scale of a custom kind",
 }

@@ -54,8 +54,9 @@ var blank = map[string]bool{
 // own are fields whose value says which server it is.
 var own = map[string]bool{"gitVersion": true, "gitCommit": true, "buildDate": true, "goVersion": true, "gitTreeState": true}
 
-// NewAnswer reads an answer. Kept values are written as the names they have.
-func NewAnswer(r *http.Response, body []byte, kept map[string]string) Answer {
+// NewAnswer reads an answer. Kept values are written as the names they have;
+// fields whose paths are to be ignored are left out.
+func NewAnswer(r *http.Response, body []byte, kept map[string]string, ignored []string) Answer {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d\n", r.StatusCode)
 	for _, name := range headers {
@@ -66,7 +67,7 @@ func NewAnswer(r *http.Response, body []byte, kept map[string]string) Answer {
 		}
 	}
 	b.WriteString("\n")
-	b.WriteString(normalBody(r.Header.Get("Content-Type"), body))
+	b.WriteString(normalBody(r.Header.Get("Content-Type"), body, ignored))
 	text := b.String()
 	for name, value := range kept {
 		if len(value) >= minKept {
@@ -84,23 +85,23 @@ func NewAnswer(r *http.Response, body []byte, kept map[string]string) Answer {
 const minKept = 8
 
 // normalBody is a body as indented JSON; several, when it is a stream.
-func normalBody(contentType string, body []byte) string {
+func normalBody(contentType string, body []byte, ignored []string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	switch {
 	case len(body) == 0:
 		return "(no body)"
 	case media == "application/json":
-		return normalJSON(body)
+		return normalJSON(body, ignored)
 	case media == "application/yaml":
 		j, err := yaml.YAMLToJSON(body)
 		if err != nil {
 			return string(body)
 		}
-		return normalJSON(j)
+		return normalJSON(j, ignored)
 	case media == "application/vnd.kubernetes.protobuf" && !strings.Contains(contentType, "stream"):
 		return normalProtobuf(body)
 	case media == runtime.ContentTypeCBOR, media == runtime.ContentTypeCBORSequence:
-		return normalCBOR(body)
+		return normalCBOR(body, ignored)
 	default:
 		return string(body)
 	}
@@ -108,7 +109,7 @@ func normalBody(contentType string, body []byte) string {
 
 // normalCBOR is one item or several as JSON. Neither server gives the pairs of
 // a map an order.
-func normalCBOR(body []byte) string {
+func normalCBOR(body []byte, ignored []string) string {
 	var text strings.Builder
 	text.WriteString("CBOR\n")
 	frames := cbor.NewFramer().NewFrameReader(io.NopCloser(bytes.NewReader(body)))
@@ -129,7 +130,7 @@ func normalCBOR(body []byte) string {
 		if !bytes.HasPrefix(frame, []byte{0xd9, 0xd9, 0xf7}) {
 			text.WriteString("(does not say so)\n")
 		}
-		text.WriteString(normalJSON(append(j, '\n')))
+		text.WriteString(normalJSON(append(j, '\n'), ignored))
 	}
 }
 
@@ -146,10 +147,10 @@ func normalProtobuf(body []byte) string {
 	if err != nil {
 		return err.Error()
 	}
-	return "protobuf of " + kind.String() + "\n" + normalJSON(j)
+	return "protobuf of " + kind.String() + "\n" + normalJSON(j, nil)
 }
 
-func normalJSON(body []byte) string {
+func normalJSON(body []byte, ignored []string) string {
 	var b strings.Builder
 	if n := bytes.Count(body, []byte("\n  ")); n > 0 {
 		b.WriteString("(indented)\n")
@@ -160,6 +161,9 @@ func normalJSON(body []byte) string {
 		var v any
 		if err := d.Decode(&v); err != nil {
 			return string(body)
+		}
+		for _, path := range ignored {
+			drop(v, strings.Split(path, "."))
 		}
 		j, err := json.MarshalIndent(normal(v), "", " ")
 		if err != nil {
@@ -172,6 +176,16 @@ func normalJSON(body []byte) string {
 		b.WriteString("(no newline)\n")
 	}
 	return b.String()
+}
+
+// drop takes a field out of a decoded object.
+func drop(v any, path []string) {
+	m, _ := v.(map[string]any)
+	if len(path) == 1 {
+		delete(m, path[0])
+	} else {
+		drop(m[path[0]], path[1:])
+	}
 }
 
 var age = regexp.MustCompile(`^\d+m?s$|^<unknown>$`)
@@ -189,7 +203,7 @@ func normal(v any) any {
 				v[name] = "~"
 			case name == "cells":
 				v[name] = normalCells(value)
-			case name == "nonResourceRules", name == "resourceRules":
+			case name == "nonResourceRules", name == "resourceRules", name == "conditions" && isDefinitions(value):
 				v[name] = sorted(normal(value))
 			default:
 				v[name] = normal(value)
@@ -201,6 +215,16 @@ func normal(v any) any {
 		}
 	}
 	return v
+}
+
+// isDefinitions says that conditions are those of a custom resource definition,
+// which several controllers set at the same time.
+func isDefinitions(conditions any) bool {
+	list, _ := conditions.([]any)
+	return slices.ContainsFunc(list, func(c any) bool {
+		m, _ := c.(map[string]any)
+		return m["type"] == "NamesAccepted"
+	})
 }
 
 // sorted puts a list that has no order into one.

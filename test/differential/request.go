@@ -16,6 +16,10 @@
 // remembers a field of the answer, for each server its own: ${name} stands for
 // it further on. User and Group stand for impersonation; with Certificate: -
 // the client does not say who it is.
+//
+// Until sends the request again until the answer contains a text, each text
+// when it stands several times, for what one of the servers does a little later. Ignore names fields of the answer that
+// are not compared, since one of the servers fills them in later.
 package differential
 
 import (
@@ -46,11 +50,16 @@ type Request struct {
 	Nobody bool
 	// Keep is field by the name it is remembered under.
 	Keep map[string]string
+	// Until is what the answer has to contain.
+	Until []string
+	// Ignore are paths of fields that are not compared.
+	Ignore []string
 }
 
-// Read reads all requests of a folder, in the order of the files' names.
-func Read(folder string) ([]Request, error) {
-	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
+// Read reads the requests of those files of a folder whose name matches, in the
+// order of the names.
+func Read(folder, pattern string) ([]Request, error) {
+	files, err := filepath.Glob(filepath.Join(folder, pattern+".txt"))
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +148,10 @@ func (r *Request) set(name, value string) {
 		r.Keep[kept] = field
 	case "Body":
 		r.Form = value
+	case "Until":
+		r.Until = append(r.Until, value)
+	case "Ignore":
+		r.Ignore = append(r.Ignore, strings.Fields(value)...)
 	case "Certificate":
 		r.Nobody = value == "-"
 	case "User", "Group":

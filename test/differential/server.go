@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -34,28 +35,55 @@ func newClient(certificates ...tls.Certificate) *http.Client {
 	}
 }
 
-// Do sends a request and reads the answer.
+// How often and how long an answer is waited for.
+const (
+	untilEvery = 50 * time.Millisecond
+	untilMost  = 10 * time.Second
+)
+
+// Do sends a request and reads the answer: the first that contains what is
+// waited for, or the last one when that does not come.
 func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
-	fill := func(text string) string {
-		for name, value := range s.kept {
-			text = strings.ReplaceAll(text, "${"+name+"}", value)
+	for deadline := time.Now().Add(untilMost); ; time.Sleep(untilEvery) {
+		response, body, err := s.send(ctx, r)
+		if err != nil {
+			return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
 		}
-		return text
+		missing := slices.ContainsFunc(r.Until, func(text string) bool { return !strings.Contains(string(body), s.fill(text)) })
+		if missing && time.Now().Before(deadline) {
+			continue
+		}
+		for name, path := range r.Keep {
+			s.kept[name] = field(body, path)
+		}
+		return NewAnswer(response, body, s.kept, r.Ignore), nil
 	}
-	content, err := r.content(fill(r.Body))
-	if err != nil {
-		return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
+}
+
+// fill puts what was kept into a text.
+func (s *Server) fill(text string) string {
+	for name, value := range s.kept {
+		text = strings.ReplaceAll(text, "${"+name+"}", value)
 	}
-	q, err := http.NewRequestWithContext(ctx, r.Method, s.URL+fill(r.Path), bytes.NewReader(content))
+	return text
+}
+
+// send sends a request once and reads all of the answer.
+func (s *Server) send(ctx context.Context, r Request) (*http.Response, []byte, error) {
+	content, err := r.content(s.fill(r.Body))
 	if err != nil {
-		return Answer{}, err
+		return nil, nil, err
+	}
+	q, err := http.NewRequestWithContext(ctx, r.Method, s.URL+s.fill(r.Path), bytes.NewReader(content))
+	if err != nil {
+		return nil, nil, err
 	}
 	q.Header.Set("User-Agent", "differential/1 (test)")
 	for name, values := range r.Header {
 		q.Header.Del(name)
 		for _, v := range values {
 			if v != "-" {
-				q.Header.Add(name, fill(v))
+				q.Header.Add(name, s.fill(v))
 			}
 		}
 	}
@@ -65,15 +93,9 @@ func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
 	}
 	response, err := client.Do(q)
 	if err != nil {
-		return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
+		return nil, nil, err
 	}
 	defer response.Body.Close() //nolint:errcheck // it has been read
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
-	}
-	for name, path := range r.Keep {
-		s.kept[name] = field(body, path)
-	}
-	return NewAnswer(response, body, s.kept), nil
+	return response, body, err
 }

@@ -11,12 +11,18 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
 
 	"setpoint.dev/setpoint/app/apptest"
 )
@@ -26,12 +32,40 @@ var (
 	kubeconfig = flag.String("kubeconfig", "", "tell the stories to this API server instead")
 )
 
+// define teaches the server the kinds in testdata.
+func define(t *testing.T, config *rest.Config) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	for _, file := range files {
+		text, err := os.ReadFile(file) //nolint:gosec // one of our own
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(text, &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := definitions.Apply(t.Context(), u.GetName(), u, metav1.ApplyOptions{FieldManager: "scenarios"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are no stories: %v", err)
 	}
 	config := target(t)
+	define(t, config)
 	known, err := discover(config)
 	if err != nil {
 		t.Fatal(err)
@@ -45,8 +79,8 @@ func TestScenarios(t *testing.T) {
 		for _, f := range formats {
 			t.Run(title+"/"+f.name, func(t *testing.T) {
 				s := parse(string(text))
-				if s.only != "" && s.only != f.name {
-					t.Skipf("this story is only for %s", s.only)
+				if s.only != nil && !slices.Contains(s.only, f.name) {
+					t.Skipf("this story is only for %v", s.only)
 				}
 				teller, err := newTeller(t, config, known, f, title)
 				if err != nil {

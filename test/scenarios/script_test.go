@@ -12,10 +12,10 @@ import (
 //	----
 //	ending
 //
-// An empty line ends an act. "only json" before the first act keeps a story to
-// one format.
+// An empty line ends an act. "only json cbor" before the first act keeps a story
+// to some formats.
 type script struct {
-	only string
+	only []string
 	acts []act
 	tail string
 }
@@ -39,7 +39,7 @@ func parse(text string) *script {
 		i++
 		only, isOnly := strings.CutPrefix(line, "only ")
 		if isOnly {
-			s.only = only
+			s.only = strings.Fields(only)
 		}
 		if isOnly || strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
 			before = append(before, line)

@@ -1,0 +1,13 @@
+package crd
+
+// Used is how many definitions have been read in full, because one of their
+// kinds was used.
+func (r *Registry) Used() int {
+	used := 0
+	for _, d := range r.made.Load().definitions {
+		if d.made != nil && d.made.full != nil {
+			used++
+		}
+	}
+	return used
+}
