@@ -87,7 +87,13 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 // untypedPatches are the patches that kinds without a Go type are known to
 // take: what a strategic patch needs to know is in Go types.
 func untypedPatches() []string {
-	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
+	taken := []string{string(types.JSONPatchType), string(types.MergePatchType)}
+	for _, r := range codec.Representations {
+		if r.Apply != "" {
+			taken = append(taken, string(r.Apply))
+		}
+	}
+	return taken
 }
 
 // unknownPatch is the answer to a patch of a type that there is not.
