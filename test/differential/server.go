@@ -45,7 +45,7 @@ const (
 // waited for, or the last one when that does not come.
 func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
 	for deadline := time.Now().Add(untilMost); ; time.Sleep(untilEvery) {
-		response, body, err := s.send(ctx, r)
+		response, body, err := s.send(ctx, r) //nolint:bodyclose // it is read and closed there
 		if err != nil {
 			return Answer{}, fmt.Errorf("%s: %w", r.Name, err)
 		}
