@@ -40,7 +40,7 @@ func (jsonForm) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.Lis
 }
 
 func (jsonForm) Event(b []byte, name string, object []byte) []byte {
-	b = fmt.Appendf(b, `{"type":%q,"object":`, name)
+	b = append(append(append(b, `{"type":"`...), name...), `","object":`...) // names need no quoting
 	b = append(b, bytes.TrimSuffix(object, []byte("\n"))...)
 	return append(b, "}\n"...)
 }
