@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 OPS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race model lint fmt fuzz bench conformance kubectls deps clean
+.PHONY: help build run test race model lint fmt fuzz bench conformance kubectls definitions deps clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,16 +60,17 @@ bench: ## measure, beside the peers where there are any
 kubectls: ## build the stock kubectls that the tests run
 	test/kubectl/build.sh bin
 
+definitions: ## fetch the custom resource definitions of others that the tests install
+	awk '{ print $$1 "@" $$2 }' test/crds/modules.txt | (cd / && xargs -n 1 $(GO) mod download)
+
 deps: ## fetch the modules that build, tests and tools need, and build the stock kubectls
 	$(GO) mod download
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
 	cd test/differential && $(GO) mod download
-	@# definitions of others, for test/crds
-	awk '{ print $$1 "@" $$2 }' test/crds/modules.txt | (cd / && xargs -n 1 $(GO) mod download)
 	cd test/kubectl && $(GO) mod download && $(GO) mod download -modfile=go.1.35.mod
 	cd test/extension && $(GO) mod download
-	$(MAKE) kubectls
+	$(MAKE) kubectls definitions
 
 clean: ## remove what the targets made
 	rm -rf bin

@@ -58,11 +58,11 @@ var definitions = sync.OnceValue(func() map[string]common.OpenAPIDefinition {
 func typesOf(kind schema.GroupVersionKind, name string) (managedfields.TypeConverter, error) {
 	all := definitions()
 	schemas := map[string]*spec.Schema{}
-	for todo := []string{name}; len(todo) > 0; todo = todo[1:] {
-		if name := todo[0]; schemas[name] == nil {
+	for wanted := []string{name}; len(wanted) > 0; wanted = wanted[1:] {
+		if name := wanted[0]; schemas[name] == nil {
 			definition := all[name]
 			schemas[name] = &definition.Schema
-			todo = append(todo, definition.Dependencies...)
+			wanted = append(wanted, definition.Dependencies...)
 		}
 	}
 	named := *schemas[name]

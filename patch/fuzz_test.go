@@ -71,7 +71,7 @@ func FuzzJSONPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if len(body) > maxPatch {
-			t.Skip()
+			t.Skip("larger than a request may be")
 		}
 		got, err := patch.JSON(bytes.Clone(object), body)
 		if err != nil {
@@ -100,7 +100,7 @@ func FuzzMergePatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if len(body) > maxPatch {
-			t.Skip()
+			t.Skip("larger than a request may be")
 		}
 		got, err := patch.Merge(bytes.Clone(object), body)
 		if err != nil {
@@ -141,13 +141,13 @@ func FuzzStrategicMergePatch(f *testing.F) {
 	read := func(t *testing.T, j []byte) map[string]any {
 		m := map[string]any{}
 		if err := json.Unmarshal(j, &m); err != nil {
-			t.Skip()
+			t.Skip("not an object")
 		}
 		return m
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if len(body) > maxPatch {
-			t.Skip()
+			t.Skip("larger than a request may be")
 		}
 		got, err := patch.Strategic(read(t, object), read(t, body), &appsv1.Deployment{})
 		if err != nil {
@@ -191,7 +191,7 @@ func FuzzDifference(f *testing.F) {
 			added.Name = container
 			for _, c := range spec.Containers {
 				if c.Name == container {
-					t.Skip() // not a list that has keys
+					t.Skip("not a list that has keys")
 				}
 			}
 			spec.Containers = append(spec.Containers, *added)
@@ -262,11 +262,11 @@ func FuzzApply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, force bool) {
 		if len(body) > maxPatch {
-			t.Skip()
+			t.Skip("larger than a request may be")
 		}
 		wanted := map[string]any{}
 		if yaml.Unmarshal(body, &wanted) != nil || wanted == nil {
-			t.Skip()
+			t.Skip("not an object")
 		}
 		wanted["apiVersion"], wanted["kind"] = kind.GroupVersion().String(), kind.Kind
 		before := live.DeepCopyObject()

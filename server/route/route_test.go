@@ -93,7 +93,7 @@ func FuzzResolve(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + "\r\nHost: x\r\n\r\n")))
 		if err != nil {
-			t.Skip()
+			t.Skip("no request")
 		}
 		want, refused := upstream.NewRequestInfo(r.Clone(t.Context()))
 		got, err := route.Resolve(r)
