@@ -16,9 +16,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
+	upstream "k8s.io/apiserver/pkg/admission"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"setpoint.dev/setpoint/admission"
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
@@ -176,7 +178,11 @@ func (a *App) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events})
+	chain, err := admission.New(admission.Config{Objects: &rest.Objects{Store: a.store, Kinds: all}})
+	if err != nil {
+		return err
+	}
+	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Admission: upstream.WithAudit(chain), Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events})
 	counts.CountObjects(a.rest.Counts)
 	a.aggregate = aggregate.New(aggregate.Config{
 		Objects: lookup, API: a.rest, Kinds: all, Certificate: a.authority.FrontProxy, Drain: drained, Logger: a.cfg.Logger,

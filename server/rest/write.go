@@ -172,16 +172,23 @@ func (c *call) guard(obj, old runtime.Object) error {
 	return c.Guard.Check(c.ctx, authz.Write{User: c.user, Namespace: c.info.Namespace, Name: c.info.Name, Object: obj, Old: old})
 }
 
+func (c *call) interfaces() admission.ObjectInterfaces {
+	return interfaces{c.resource, c.Kinds()}
+}
+
+// mutate lets admission change the object, or refuse it, before anything else
+// has looked at it.
 func (c *call) mutate(a admission.Attributes) error {
 	if m, ok := c.Admission.(admission.MutationInterface); ok && m.Handles(a.GetOperation()) {
-		return m.Admit(c.ctx, a, nil)
+		return m.Admit(c.ctx, a, c.interfaces())
 	}
 	return nil
 }
 
+// validate lets admission refuse the object as it would be stored.
 func (c *call) validate(a admission.Attributes) error {
 	if v, ok := c.Admission.(admission.ValidationInterface); ok && v.Handles(a.GetOperation()) {
-		return v.Validate(c.ctx, a, nil)
+		return v.Validate(c.ctx, a, c.interfaces())
 	}
 	return nil
 }
