@@ -18,20 +18,22 @@ const module = "setpoint.dev/setpoint"
 // mayImport says which rooms a room may import. A room is a folder at the
 // root; what lies below it belongs to it. Tests may import what they like.
 var mayImport = map[string][]string{
-	"api":       {},
-	"metrics":   {},
-	"pki":       {},
-	"store":     {},
-	"patch":     {"api"},
-	"kinds":     {"api", "patch"},
-	"crd":       {"api", "kinds", "patch"},
-	"watch":     {"store"},
-	"admission": {"api", "kinds", "patch"},
-	"server":    {"admission", "api", "patch", "kinds", "crd", "metrics"},
-	"app":       {"admission", "api", "pki", "crd", "kinds", "metrics", "patch", "server", "store", "watch"},
-	"cli":       {"app", "server"},
-	"cmd":       {"cli"},
-	"test":      {"app", "store", "watch"},
+	"api":        {},
+	"metrics":    {},
+	"pki":        {},
+	"store":      {},
+	"patch":      {"api"},
+	"kinds":      {"api", "patch"},
+	"crd":        {"api", "kinds", "patch"},
+	"watch":      {"store"},
+	"admission":  {"api", "kinds", "patch"},
+	"server":     {"admission", "api", "patch", "kinds", "crd", "metrics"},
+	"app":        {"admission", "api", "pki", "crd", "kinds", "metrics", "patch", "server", "store", "watch"},
+	"initclient": {},
+	"examples":   {"initclient"},
+	"cli":        {"app", "server"},
+	"cmd":        {"cli"},
+	"test":       {"app", "store", "watch"},
 }
 
 // reaches are the parts of a room that may import more than the room may.
