@@ -1,0 +1,156 @@
+package e2e_test
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"setpoint.dev/setpoint/test/e2e"
+)
+
+var (
+	bin    = flag.String("bin", "", "a folder with e2e.test and kubectl; built when empty")
+	binary = flag.String("setpoint", "", "the setpoint to judge; built when empty")
+	lists  = flag.String("specs", "no-node,fake-node,need-api,need-controllers", "the lists in specs/ to run")
+	only   = flag.String("only", "", "run only specs whose name matches")
+	out    = flag.String("out", "", "a folder to keep logs and reports in; none are kept when empty")
+	procs  = flag.Int("procs", 3, "how many e2e.test run at once")
+	batch  = flag.Int("batch", 8, "how many specs one e2e.test is given")
+	bound  = flag.Duration("bound", 9*time.Minute, "the time that a spec has")
+)
+
+// node is shown so that specs that only count or pick nodes find one. Nothing
+// runs behind it.
+const node = `
+apiVersion: v1
+kind: Node
+metadata:
+  name: shown
+  labels: {kubernetes.io/hostname: shown, kubernetes.io/os: linux}
+`
+
+// ready is its status.
+const ready = `{"status": {
+  "capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"}, "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+  "conditions": [{"type": "Ready", "status": "True", "reason": "Shown", "message": "shown"}],
+  "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": "shown"}]
+}}`
+
+func TestSpecsThatNeedNoNodePass(t *testing.T) {
+	files := strings.Split(*lists, ",")
+	for i, name := range files {
+		files[i] = filepath.Join("specs", name+".txt")
+	}
+	specs, err := e2e.Read(files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	matches := regexp.MustCompile(*only)
+	kept := specs[:0]
+	for _, s := range specs {
+		if matches.MatchString(s) {
+			kept = append(kept, s)
+		}
+	}
+	specs = kept
+	tools := built(t)
+	kubeconfig := serve(t)
+	show(t, filepath.Join(tools, "kubectl"), kubeconfig)
+	r := &e2e.Runner{
+		E2E: filepath.Join(tools, "e2e.test"), Kubectl: filepath.Join(tools, "kubectl"), Kubeconfig: kubeconfig, Out: *out,
+		Extra: []string{"--allowed-not-ready-nodes=-1", "--minStartupPods=0", "--num-nodes=0"},
+		Procs: *procs, Batch: *batch, Bound: *bound, Progress: os.Stdout,
+	}
+	if r.Out == "" {
+		r.Out = t.TempDir()
+	}
+	begun := time.Now()
+	passed, failed := 0, 0
+	for _, result := range r.Run(t.Context(), specs) {
+		if result.State == "passed" {
+			passed++
+			continue
+		}
+		failed++
+		t.Errorf("%s: %s\n\t%s", result.State, result.Name, result.Why)
+	}
+	fmt.Printf("%d passed, %d failed, in %v\n", passed, failed, time.Since(begun).Round(time.Second))
+}
+
+// built is the folder with e2e.test and kubectl.
+func built(t *testing.T) string {
+	t.Helper()
+	if *bin != "" {
+		return *bin
+	}
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "./build.sh", dir)
+	build.Stdout, build.Stderr = os.Stdout, os.Stderr
+	if err := build.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// serve starts a control plane and returns the path of its kubeconfig.
+func serve(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	program := *binary
+	if program == "" {
+		program = filepath.Join(dir, "setpoint")
+		build := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", program, "./cmd/setpoint")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build: %v: %s", err, out)
+		}
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	// Not with the test's context, which would kill it: it is asked to end.
+	server := exec.CommandContext(context.Background(), program, "server",
+		"--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig)
+	said, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Stderr = os.Stderr
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = server.Wait()
+	})
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		if strings.Contains(lines.Text(), "ready") {
+			return kubeconfig
+		}
+	}
+	t.Fatal("the server ended before it was ready")
+	return ""
+}
+
+// show makes the node that nothing runs behind.
+func show(t *testing.T, kubectl, kubeconfig string) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"apply", "--server-side", "-f", "-"},
+		{"patch", "node", "shown", "--subresource=status", "--type=merge", "-p", ready},
+		{"taint", "node", "shown", "node.kubernetes.io/not-ready-"},
+	} {
+		c := exec.CommandContext(t.Context(), kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+		c.Stdin = strings.NewReader(node)
+		out, err := c.CombinedOutput()
+		if err != nil && args[0] != "taint" { // there is no taint where admission adds none
+			t.Fatalf("kubectl %v: %v: %s", args, err, out)
+		}
+	}
+}

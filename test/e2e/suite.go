@@ -1,0 +1,8 @@
+//go:build suite
+
+package e2e
+
+import (
+	_ "k8s.io/kubernetes/cmd/kubectl" // what build.sh builds
+	_ "k8s.io/kubernetes/test/e2e"
+)
