@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -24,6 +25,9 @@ type Op struct {
 	Resource string
 	Key      string
 	If       Condition
+	// Assert leaves the object alone: the rest of the commit happens only if
+	// its condition holds. An assertion has no value.
+	Assert bool
 	// Delete removes the object. Without it, Value becomes the object's value.
 	Delete bool
 	// Value is the object without its revision. A deletion may carry the
@@ -44,7 +48,8 @@ type Condition struct {
 	rev     Revision
 }
 
-// Conditions an operation may have. A deletion needs an object besides.
+// Conditions an operation may have. A deletion needs an object besides, and so
+// does an assertion of Any.
 var (
 	Any    = Condition{}
 	Absent = Condition{compare: true}
@@ -101,6 +106,9 @@ func Finish(op Op, rev Revision) *Object {
 // Commit carries out the operations, all or none, at one new revision, and
 // returns that revision once it is durable.
 //
+// Assertions are checked before the other operations. At least one operation
+// has to be none.
+//
 // It returns a *ConflictError when a condition does not hold, ErrInvalid when
 // the operations can never be carried out, ErrNoPlane for a plane that is not
 // there, ErrNoSpace when the disk is full. With ErrUnknown in the chain the
@@ -123,7 +131,8 @@ func (s *Store) Commit(ctx context.Context, p Provenance, ops ...Op) (Revision, 
 // request is a commit, or an edit of the set of planes, on its way through the
 // committer.
 type request struct {
-	ops        []preparedOp
+	asserts    []preparedOp
+	ops        []preparedOp // those that change something
 	provenance []byte
 	size       int
 	// edit changes the set of planes instead; see plane.go.
@@ -133,11 +142,15 @@ type request struct {
 	done  chan struct{} // told once, when rev and err are set
 	rev   Revision
 	err   error
-	// changes is what the committer made of ops.
+	// changes is what the committer made of ops, held what it found of asserts.
 	changes []*Change
+	held    []engine.Assert
 
-	// Room for the one operation that most commits have.
+	// Room for the one operation, and the one assertion, that most commits
+	// have.
 	oneOp      [1]preparedOp
+	oneAssert  [1]preparedOp
+	oneHeld    [1]engine.Assert
 	oneChange  [1]*Change
 	oneDurable [1]engine.Change
 }
@@ -170,11 +183,9 @@ func (c *committer) newRequest(p Provenance, ops []Op) (*request, error) {
 		r = newEdit(nil)
 	}
 	r.provenance = p.encode()
-	if r.ops = r.oneOp[:]; len(ops) > 1 {
-		r.ops = make([]preparedOp, len(ops))
-	}
+	r.asserts, r.ops = r.oneAssert[:0], r.oneOp[:0]
 	r.size = len(r.provenance)
-	for i, op := range ops {
+	for _, op := range ops {
 		if op.Plane == "" {
 			op.Plane = Main
 		}
@@ -185,13 +196,21 @@ func (c *committer) newRequest(p Provenance, ops []Op) (*request, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.ops[i] = preparedOp{op, engine.Table{Plane: op.Plane, Resource: op.Resource}, index}
 		r.size += len(op.Key) + len(op.Value) + len(index)
+		prepared := preparedOp{op, engine.Table{Plane: op.Plane, Resource: op.Resource}, index}
+		if op.Assert {
+			r.asserts = append(r.asserts, prepared)
+		} else {
+			r.ops = append(r.ops, prepared)
+		}
+	}
+	if len(r.ops) == 0 {
+		return nil, fmt.Errorf("%w: a commit of assertions alone", ErrInvalid)
 	}
 	if r.size > maxCommit {
 		return nil, fmt.Errorf("%w: commit of %d bytes, allowed are %d", ErrInvalid, r.size, maxCommit)
 	}
-	return r, checkDistinct(r.ops)
+	return r, checkDistinct(ops)
 }
 
 func check(op Op) error {
@@ -206,7 +225,10 @@ func check(op Op) error {
 	if len(op.Value) > maxValue {
 		return fmt.Errorf("value of %d bytes, allowed are %d", len(op.Value), maxValue)
 	}
-	if op.Value == nil && !op.Delete {
+	if op.Assert && (op.Value != nil || op.Delete) {
+		return fmt.Errorf("an assertion that writes")
+	}
+	if op.Value == nil && !op.Delete && !op.Assert {
 		return fmt.Errorf("no value")
 	}
 	if op.If.rev < 0 {
@@ -215,21 +237,26 @@ func check(op Op) error {
 	return nil
 }
 
-func checkDistinct(ops []preparedOp) error {
-	if len(ops) == 1 {
+func checkDistinct(ops []Op) error {
+	twice := func(op Op) error {
+		return fmt.Errorf("%w: %s %q is named twice in one commit", ErrInvalid, op.Resource, op.Key)
+	}
+	name := func(op Op) [3]string { return [3]string{cmp.Or(op.Plane, Main), op.Resource, op.Key} }
+	switch len(ops) {
+	case 1:
+		return nil
+	case 2:
+		if name(ops[0]) == name(ops[1]) {
+			return twice(ops[0])
+		}
 		return nil
 	}
-	type name struct {
-		engine.Table
-		key string
-	}
-	seen := make(map[name]bool, len(ops))
+	seen := make(map[[3]string]bool, len(ops))
 	for _, op := range ops {
-		n := name{op.table, op.Key}
-		if seen[n] {
-			return fmt.Errorf("%w: %s %q is named twice in one commit", ErrInvalid, op.Resource, op.Key)
+		if seen[name(op)] {
+			return twice(op)
 		}
-		seen[n] = true
+		seen[name(op)] = true
 	}
 	return nil
 }
@@ -240,7 +267,7 @@ func (op *preparedOp) conflict(have *Object) error {
 	if op.If.compare {
 		holds = have == nil && op.If.rev == 0 || have != nil && have.Rev == op.If.rev
 	}
-	if op.Delete && have == nil {
+	if have == nil && (op.Delete || op.Assert && !op.If.compare) {
 		holds = false
 	}
 	if holds {

@@ -43,7 +43,7 @@ type committer struct {
 	forks   int // made so far, for their ids
 
 	// Room that is used again for each group.
-	olds         []*Object
+	olds         []*Object // of the request's assertions, then of its operations
 	main, forked []engine.Txn
 }
 
@@ -208,19 +208,18 @@ func (c *committer) enter(d *draft, r *request, batch *Batch) (Revision, error) 
 	if r.edit != nil {
 		return r.rev, r.edit(d, batch)
 	}
-	olds := c.olds[:0]
-	for i := range r.ops {
-		op := &r.ops[i]
-		if d.plane(op.Plane) == nil {
-			return 0, fmt.Errorf("%w: %q", ErrNoPlane, op.Plane)
+	c.olds = c.olds[:0]
+	for _, ops := range [][]preparedOp{r.asserts, r.ops} {
+		for i := range ops {
+			old, err := d.check(&ops[i])
+			if err != nil {
+				return 0, err
+			}
+			c.olds = append(c.olds, old)
 		}
-		old := d.get(op.table, op.Key)
-		if err := op.conflict(old); err != nil {
-			return 0, err
-		}
-		olds = append(olds, old)
 	}
-	c.olds = olds
+	r.hold(c.olds)
+	olds := c.olds[len(r.asserts):]
 	c.millis = max(c.millis, time.Now().UnixMilli())
 	rev := d.rev + 1
 	if r.changes = r.oneChange[:]; len(r.ops) > 1 {
@@ -234,6 +233,33 @@ func (c *committer) enter(d *draft, r *request, batch *Batch) (Revision, error) 
 	}
 	batch.Changes = append(batch.Changes, r.changes...)
 	return rev, nil
+}
+
+// check returns what is stored of an operation's object, or says why the
+// operation cannot happen to it.
+func (d *draft) check(op *preparedOp) (*Object, error) {
+	if d.plane(op.Plane) == nil {
+		return nil, fmt.Errorf("%w: %q", ErrNoPlane, op.Plane)
+	}
+	have := d.get(op.table, op.Key)
+	return have, op.conflict(have)
+}
+
+// hold notes what the request's assertions have found in plane main. Of other
+// planes nobody else knows.
+func (r *request) hold(found []*Object) {
+	r.held = r.oneHeld[:0]
+	for i := range r.asserts {
+		op := &r.asserts[i]
+		if op.Plane != Main {
+			continue
+		}
+		a := engine.Assert{Plane: Main, Resource: op.Resource, Key: op.Key}
+		if found[i] != nil {
+			a.Rev = found[i].Rev
+		}
+		r.held = append(r.held, a)
+	}
 }
 
 // write makes the accepted requests of a group durable: main in the engine,
@@ -287,7 +313,7 @@ func (c *committer) write(group []*request, last Revision) error {
 func (r *request) durable() (main, forks engine.Txn) {
 	main = engine.Txn{Rev: r.rev, Time: r.changes[0].millis, Provenance: r.provenance}
 	forks = main
-	main.Changes = r.oneDurable[:0]
+	main.Changes, main.Asserts = r.oneDurable[:0], r.held
 	for i, change := range r.changes {
 		e := change.durable(r.ops[i].derived())
 		if change.Plane == Main {

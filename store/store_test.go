@@ -48,6 +48,10 @@ func put(key, body string, on store.Condition) store.Op {
 	}
 }
 
+func assert(key string, on store.Condition) store.Op {
+	return store.Op{Resource: "pods", Key: key, If: on, Assert: true}
+}
+
 func remove(key string, on store.Condition) store.Op {
 	return store.Op{Resource: "pods", Key: key, If: on, Delete: true, RevAt: -1}
 }
@@ -141,6 +145,9 @@ func TestConditions(t *testing.T) {
 		{"overwrite", put("have", "z", store.Any), true},
 		{"write new", put("new", "z", store.Any), true},
 		{"delete", remove("new", store.Any), true},
+		{"assert that what is not there is", assert("none", store.Any), false},
+		{"assert a revision of what is not there", assert("none", store.At(rev)), false},
+		{"assert that it is not there", assert("none", store.Absent), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := s.Current()
@@ -169,21 +176,73 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+func TestAssertions(t *testing.T) {
+	s := open(t, store.Config{})
+	first := commit(t, s, put("asserted", "x", store.Absent))
+	if _, err := s.Fork(t.Context(), "dev", store.Main, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		op   store.Op
+		ok   bool
+	}{
+		{"at its revision", assert("asserted", store.At(first)), true},
+		{"at another revision", assert("asserted", store.At(first+1)), false},
+		{"there", assert("asserted", store.Any), true},
+		{"not there", assert("asserted", store.Absent), false},
+		{"in another plane", in("dev", assert("asserted", store.At(first))), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := s.Current()
+			// Named first, the operation is still checked last.
+			_, err := s.Commit(t.Context(), store.Provenance{}, put("other", "o", store.Any), c.op)
+			if conflict, is := errors.AsType[*store.ConflictError](err); is == c.ok || is && conflict.Key != "asserted" {
+				t.Fatalf("got %v", err)
+			}
+			if (s.Current() == before+1) != c.ok {
+				t.Errorf("revision %d after %d", s.Current(), before)
+			}
+		})
+	}
+	var revs []store.Revision
+	for c, err := range s.History(t.Context(), store.Main, "pods", "asserted") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		revs = append(revs, c.Rev)
+	}
+	same(t, []store.Revision{first}, revs)
+	got, err := changes(t, s, store.Main, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, 3, len(got)) // none of them of the asserted object
+	_, err = s.Commit(t.Context(), store.Provenance{}, remove("none", store.Any), assert("asserted", store.Absent))
+	if conflict, _ := errors.AsType[*store.ConflictError](err); conflict == nil || conflict.Key != "asserted" {
+		t.Errorf("got %v, want the assertion to be checked first", err)
+	}
+}
+
 func TestInvalidRequests(t *testing.T) {
 	s := open(t, store.Config{})
 	for name, ops := range map[string][]store.Op{
-		"no operation":          {},
-		"object named twice":    {put("a", "1", store.Any), remove("a", store.Any)},
-		"empty key":             {put("", "1", store.Any)},
-		"NUL in the key":        {put("a\x00b", "1", store.Any)},
-		"key too long":          {put(strings.Repeat("k", 5000), "1", store.Any)},
-		"no resource":           {{Key: "a", Value: []byte("x")}},
-		"no value":              {{Resource: "pods", Key: "a", RevAt: -1}},
-		"revision outside":      {{Resource: "pods", Key: "a", Value: []byte("x"), RevAt: 2}},
-		"NUL in the field name": {{Resource: "pods", Key: "a", Value: []byte("x"), Index: store.Index{Fields: map[string]string{"a\x00": "b"}}}},
-		"owner twice":           {{Resource: "pods", Key: "a", Value: []byte("x"), Index: store.Index{Owners: []string{"u", "u"}}}},
-		"negative revision":     {put("a", "1", store.At(-1))},
-		"too many operations":   slices.Repeat([]store.Op{put("a", "1", store.Any)}, 10_001),
+		"no operation":           {},
+		"assertions alone":       {assert("a", store.Absent)},
+		"assertion of a value":   {put("b", "1", store.Any), {Resource: "pods", Key: "a", Assert: true, Value: []byte("x")}},
+		"assertion that removes": {put("b", "1", store.Any), {Resource: "pods", Key: "a", Assert: true, Delete: true}},
+		"written and asserted":   {put("a", "1", store.Any), assert("a", store.Absent)},
+		"object named twice":     {put("a", "1", store.Any), remove("a", store.Any)},
+		"empty key":              {put("", "1", store.Any)},
+		"NUL in the key":         {put("a\x00b", "1", store.Any)},
+		"key too long":           {put(strings.Repeat("k", 5000), "1", store.Any)},
+		"no resource":            {{Key: "a", Value: []byte("x")}},
+		"no value":               {{Resource: "pods", Key: "a", RevAt: -1}},
+		"revision outside":       {{Resource: "pods", Key: "a", Value: []byte("x"), RevAt: 2}},
+		"NUL in the field name":  {{Resource: "pods", Key: "a", Value: []byte("x"), Index: store.Index{Fields: map[string]string{"a\x00": "b"}}}},
+		"owner twice":            {{Resource: "pods", Key: "a", Value: []byte("x"), Index: store.Index{Owners: []string{"u", "u"}}}},
+		"negative revision":      {put("a", "1", store.At(-1))},
+		"too many operations":    slices.Repeat([]store.Op{put("a", "1", store.Any)}, 10_001),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := s.Commit(t.Context(), store.Provenance{}, ops...); !errors.Is(err, store.ErrInvalid) {

@@ -56,6 +56,19 @@ type Txn struct {
 	Time       int64
 	Provenance []byte
 	Changes    []Change
+	// Asserts are objects that the transaction leaves alone and that are as
+	// the store took them to be. Nothing is kept of them. An engine that others
+	// write to as well compares them before it commits.
+	Asserts []Assert
+}
+
+// Assert says which version of an object is the newest.
+type Assert struct {
+	Plane    string
+	Resource string
+	Key      string
+	// Rev is 0 when there is no such object.
+	Rev Revision
 }
 
 // Change is what one transaction does to one object.

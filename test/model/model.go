@@ -53,24 +53,39 @@ func New() *Store {
 	return &Store{Planes: map[string]*Plane{store.Main: main}}
 }
 
-// Commit carries out the operations, or returns the first that cannot be.
+// Commit carries out the operations, or returns the first that cannot be;
+// assertions come before the others.
 func (s *Store) Commit(user string, ops []store.Op) (conflict *store.Op, have *Object) {
-	for i := range ops {
-		op := &ops[i]
-		have := s.Planes[op.Plane].Get(op.Resource, op.Key)
-		ok := op.If == store.Any || have != nil && op.If == store.At(have.Rev)
-		if have == nil {
-			ok = !op.Delete && (op.If == store.Any || op.If == store.Absent)
-		}
-		if !ok {
-			return op, have
+	for _, asserts := range []bool{true, false} {
+		for i := range ops {
+			op := &ops[i]
+			have := s.Planes[op.Plane].Get(op.Resource, op.Key)
+			if op.Assert == asserts && !possible(op, have) {
+				return op, have
+			}
 		}
 	}
 	s.Rev++
 	for _, op := range ops {
-		s.Planes[op.Plane].apply(user, s.Rev, op)
+		if !op.Assert {
+			s.Planes[op.Plane].apply(user, s.Rev, op)
+		}
 	}
 	return nil, nil
+}
+
+// possible says whether op may happen to have.
+func possible(op *store.Op, have *Object) bool {
+	switch {
+	case have != nil:
+		return op.If == store.Any || op.If == store.At(have.Rev)
+	case op.Delete:
+		return false
+	case op.Assert:
+		return op.If == store.Absent
+	default:
+		return op.If == store.Any || op.If == store.Absent
+	}
 }
 
 func (p *Plane) apply(user string, rev store.Revision, op store.Op) {

@@ -82,6 +82,7 @@ func TestRandom(t *testing.T) {
 	}{
 		{"commit", 8000, func() { r.commit(1) }},
 		{"commit of a set", 800, func() { r.commit(2 + r.rand.IntN(maxSet-1)) }},
+		{"commit with assertions", 800, func() { r.commitAsserting(1 + r.rand.IntN(maxSet)) }},
 		{"scan", 300, r.scan},
 		{"hold a snapshot", 60, r.hold},
 		{"look at a held snapshot", 60, r.look},
@@ -205,8 +206,26 @@ func (r *run) op() store.Op {
 	return op
 }
 
-func (r *run) commit(n int) {
-	var ops []store.Op
+func (r *run) commit(n int) { r.commitOps(r.ops(nil, n)) }
+
+// commitAsserting commits one operation, and assertions about other objects
+// around it.
+func (r *run) commitAsserting(n int) {
+	ops := r.ops(nil, n)
+	for i := range ops {
+		ops[i].Assert, ops[i].Delete, ops[i].Value, ops[i].RevAt, ops[i].Index = true, false, nil, -1, store.Index{}
+	}
+	ops = r.ops(ops, 1)
+	if ops[len(ops)-1].Assert {
+		return // what it would write is asserted already
+	}
+	last := r.rand.IntN(len(ops))
+	ops[last], ops[len(ops)-1] = ops[len(ops)-1], ops[last]
+	r.commitOps(ops)
+}
+
+// ops adds n random operations, but those on objects that are named already.
+func (r *run) ops(ops []store.Op, n int) []store.Op {
 	for range n {
 		op := r.op()
 		if !slices.ContainsFunc(ops, func(o store.Op) bool {
@@ -215,6 +234,10 @@ func (r *run) commit(n int) {
 			ops = append(ops, op)
 		}
 	}
+	return ops
+}
+
+func (r *run) commitOps(ops []store.Op) {
 	user := fmt.Sprint("user-", r.step)
 	refused, have := r.model.Commit(user, ops)
 	rev, err := r.real.Commit(r.Context(), store.Provenance{User: user}, ops...)

@@ -77,6 +77,20 @@ func commitMany(s *subject) {
 	s.commit(ws)
 }
 
+func commitAsserts(s *subject) {
+	s.commit(puts(pods, "a"))
+	txn := s.txn(put(nodes, "n"))
+	txn.Asserts = []engine.Assert{
+		{Plane: pods.Plane, Resource: pods.Resource, Key: "a", Rev: 1},
+		{Plane: pods.Plane, Resource: "leases", Key: "none"},
+	}
+	s.commitTxn(txn)
+	s.checkTables() // no table was made for what is not there
+	s.checkVersions(pods, "a")
+	s.checkLog(pods, 0)
+	s.commit(puts(pods, "a"))
+}
+
 func current(s *subject) {
 	s.reserve(5)
 	s.checkCurrent()

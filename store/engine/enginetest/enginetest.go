@@ -83,6 +83,7 @@ var cases = []testCase{
 	{name: "Commit writes the group in order", run: commitOrder},
 	{name: "reads see every transaction whose Commit returned", run: commitVisible},
 	{name: "a transaction of a thousand changes is there whole", run: commitMany},
+	{name: "nothing is kept of what a transaction asserts", run: commitAsserts},
 	{name: "Current is the last commit or the last reserve", run: current},
 	{name: "a reserve holds after a restart", durable: true, run: reserveRestart},
 	{name: "what was committed is there after a restart", durable: true, run: commitRestart},
