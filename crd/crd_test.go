@@ -244,11 +244,21 @@ func TestNoObjectOutlivesItsKind(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		var stop atomic.Bool
+		var mu sync.Mutex // guards last
+		var last int64    // the revision of the last object
+		note := func(rev int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			last = max(last, rev)
+		}
 		began := make(chan struct{}, 4)
 		for w := range 4 {
 			wg.Go(func() {
 				for i := 0; !stop.Load(); i++ {
-					_, _ = c.Resource(resource("ghosts")).Create(ctx, object(t, "Ghost", fmt.Sprintf("g%d-%d", w, i)), metav1.CreateOptions{}) // refused at some time
+					made, err := c.Resource(resource("ghosts")).Create(ctx, object(t, "Ghost", fmt.Sprintf("g%d-%d", w, i)), metav1.CreateOptions{})
+					if err == nil { // it is refused at some time
+						note(revision(t, made))
+					}
 					if i == 0 {
 						began <- struct{}{}
 					}
@@ -258,16 +268,100 @@ func TestNoObjectOutlivesItsKind(t *testing.T) {
 		for range 4 {
 			<-began
 		}
+		w, err := c.Resource(definitions).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=ghosts.example.org"})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := c.Resource(definitions).Delete(ctx, "ghosts.example.org", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		leaves := leaving(t, w)
 		eventually(t, "the definition goes", func(ctx context.Context) bool {
 			_, err := c.Resource(definitions).Get(ctx, "ghosts.example.org", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		})
 		stop.Store(true)
 		wg.Wait()
+		if last > leaves {
+			t.Errorf("an object was made at revision %d of a kind that leaves since %d", last, leaves)
+		}
 	}
+}
+
+// leaving is the revision at which the removal of a watched definition began.
+func leaving(t *testing.T, w watch.Interface) int64 {
+	t.Helper()
+	defer w.Stop()
+	for {
+		select {
+		case e := <-w.ResultChan():
+			if u, ok := e.Object.(*unstructured.Unstructured); !ok {
+				t.Fatalf("event %v", e)
+			} else if u.GetDeletionTimestamp() != nil {
+				return revision(t, u)
+			}
+		case <-time.After(patience):
+			t.Fatal("the removal does not begin")
+		}
+	}
+}
+
+// Every object is stored by the rules that hold at its own revision.
+func TestWritesGoByTheDefinitionAsItIs(t *testing.T) {
+	c := client(t, apptest.Start(t))
+	ctx := t.Context()
+	schema := func(i int) string {
+		return fmt.Sprintf(`{"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string", "default": "v%d"}}}}}`, i)
+	}
+	made, err := c.Resource(definitions).Create(ctx, definition(t, "rules", "Rule", schema(0)), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := []int64{revision(t, made)} // of each schema, by number
+	type written struct {
+		rules string
+		rev   int64
+	}
+	var mu sync.Mutex // guards all
+	var all []written
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	for w := range 3 {
+		wg.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				u, err := c.Resource(resource("rules")).Create(ctx, object(t, "Rule", fmt.Sprintf("r%d-%d", w, i)), metav1.CreateOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b, _, _ := unstructured.NestedString(u.Object, "spec", "b")
+				mu.Lock()
+				all = append(all, written{b, revision(t, u)})
+				mu.Unlock()
+			}
+		})
+	}
+	const changes = 40
+	for i := 1; i <= changes; i++ {
+		change := fmt.Appendf(nil, `[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema", "value": %s}]`, schema(i))
+		u, err := c.Resource(definitions).Patch(ctx, "rules.example.org", types.JSONPatchType, change, metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		since = append(since, revision(t, u))
+	}
+	stop.Store(true)
+	wg.Wait()
+	for _, w := range all {
+		i := len(since) - 1
+		for since[i] > w.rev {
+			i--
+		}
+		if want := fmt.Sprintf("v%d", i); w.rules != want {
+			t.Errorf("revision %d was written by the rules %s, want %s", w.rev, w.rules, want)
+		}
+	}
+	t.Logf("%d objects under %d schemas", len(all), len(since))
 }
 
 func TestBadSchemasAreRefusedPrecisely(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -39,9 +40,11 @@ type definition struct {
 	head   head
 	// fingerprint is of the rules by which objects are stored.
 	fingerprint uint32
-	gone        chan struct{} // closed when it is there no more
-	made        *parts        // nil while it is not established
-	kinds       []*kinds.Resource
+	// defined is the newest revision that its kinds are right for.
+	defined *atomic.Uint64
+	gone    chan struct{} // closed when it is there no more
+	made    *parts        // nil while it is not established
+	kinds   []*kinds.Resource
 	// stores is the kind in the version that objects are stored in, which need
 	// not be served. Nil while it is not established.
 	stores *kinds.Resource
@@ -126,9 +129,13 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 	if was != nil && was.head.serves(&d.head) {
 		d.gone, d.made, d.kinds, d.stores = was.gone, was.made, was.kinds, was.stores
 		if d.head.leaves() == was.head.leaves() {
+			d.defined = was.defined
+			d.defined.Store(s.Revision)
 			return d, nil
 		}
 	}
+	d.defined = new(atomic.Uint64)
+	d.defined.Store(s.Revision)
 	if !d.head.is(apiextensions.Established) {
 		return d, nil
 	}
@@ -196,8 +203,7 @@ func (h *head) storage() string {
 // resource is the kind in one of its versions.
 func (d *definition) resource(v headVersion) *kinds.Resource {
 	names := d.head.Status.AcceptedNames
-	gvk := schema.GroupVersionKind{Group: d.head.Spec.Group, Version: v.Name, Kind: names.Kind}
-	k := newKind(d.made, gvk, names.ListKind, d.head.Spec.Scope == apiextensions.NamespaceScoped, d.fingerprint)
+	k := newKind(d, v.Name)
 	s := newStrategy(k, "")
 	r := &kinds.Resource{
 		Group: d.head.Spec.Group, Name: names.Plural, Singular: names.Singular, Kind: names.Kind, ListKind: names.ListKind,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -66,6 +67,15 @@ spec:
 func object(t testing.TB, kind, name string) *unstructured.Unstructured {
 	t.Helper()
 	return read(t, fmt.Sprintf("{apiVersion: example.org/v1, kind: %s, metadata: {name: %s}, spec: {a: text}}", kind, name))
+}
+
+func revision(t testing.TB, u *unstructured.Unstructured) int64 {
+	t.Helper()
+	rev, err := strconv.ParseInt(u.GetResourceVersion(), 10, 64)
+	if err != nil {
+		t.Error(err)
+	}
+	return rev
 }
 
 // isTrue says that a definition has a condition.

@@ -3,7 +3,9 @@ package crd
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,13 +28,18 @@ type kind struct {
 	listKind    string
 	namespaced  bool
 	fingerprint uint32
+	defined     *atomic.Uint64
 	made        lazyStrategies
 	codec       func() *codec.Codec
 	owners      func() *patch.Ownership
 }
 
-func newKind(p *parts, gvk schema.GroupVersionKind, listKind string, namespaced bool, fingerprint uint32) *kind {
-	k := &kind{parts: p, gvk: gvk, listKind: listKind, namespaced: namespaced, fingerprint: fingerprint}
+func newKind(d *definition, version string) *kind {
+	names := d.head.Status.AcceptedNames
+	k := &kind{
+		parts: d.made, gvk: schema.GroupVersionKind{Group: d.head.Spec.Group, Version: version, Kind: names.Kind}, listKind: names.ListKind,
+		namespaced: d.head.Spec.Scope == apiextensions.NamespaceScoped, fingerprint: d.fingerprint, defined: d.defined,
+	}
 	k.codec = sync.OnceValue(func() *codec.Codec { return codec.NewUntyped(k, k) })
 	k.owners = sync.OnceValue(func() *patch.Ownership { return patch.NewUntypedOwnership(k, k.types) })
 	return k
@@ -46,6 +53,9 @@ func (k *kind) Owners() *patch.Ownership { return k.owners() }
 
 // Fingerprint implements kinds.Custom.
 func (k *kind) Fingerprint() uint32 { return k.fingerprint }
+
+// Defined implements kinds.Custom.
+func (k *kind) Defined() uint64 { return k.defined.Load() }
 
 // Ready makes what the kind needs; an error says that it cannot be served.
 func (k *kind) Ready() error {

@@ -182,6 +182,11 @@ type Custom interface {
 	// the bytes of one that has another were written by other rules, and have to
 	// be read by these before they are an answer.
 	Fingerprint() uint32
+	// Defined is the revision of the definition, which is stored in the table
+	// Definitions under the name of the kind's table, that the kind is known to
+	// be right for. What was made by the kind's rules may be stored while that
+	// is the definition's newest.
+	Defined() uint64
 }
 
 // ListOf is the kind of the resource's lists.

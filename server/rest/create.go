@@ -124,9 +124,6 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 			m.SetName(c.resource.Create.GenerateName(m.GetGenerateName()))
 		}
 		stored, err := c.insertOnce(obj, attributes, dryRun, manager)
-		if err == nil && !dryRun && c.hasLeft() {
-			return nil, c.takeBack(obj, stored)
-		}
 		if !isConflict(err) {
 			return stored, err
 		}
@@ -162,27 +159,6 @@ func (c *call) leaving(obj runtime.Object) error {
 		name = m.GetName()
 	}
 	return apierrors.NewForbidden(c.resource.GroupResource(), name, errors.New("create not allowed while custom resource definition is terminating"))
-}
-
-// hasLeft says that the removal of the kind has begun since the request did.
-func (c *call) hasLeft() bool {
-	if c.resource.Custom == nil {
-		return false
-	}
-	now := c.Kinds().Find(c.resource.Group, c.kind.Version, c.resource.Name)
-	return now == nil || now.Leaving
-}
-
-// takeBack undoes a create that the removal of the kind may have missed: the
-// kind says that it leaves before its objects are looked for.
-func (c *call) takeBack(obj runtime.Object, stored *store.Object) error {
-	_, err := c.Store.Commit(c.ctx, c.provenance(""), store.Op{
-		Plane: c.info.Plane, Resource: c.resource.Table, Key: stored.Key(), If: store.At(stored.Rev), Delete: true, RevAt: -1,
-	})
-	if err != nil && !isConflict(err) { // a conflict: the removal was faster
-		return err
-	}
-	return c.leaving(obj)
 }
 
 // isLeaving says that there is an object of that name whose deletion has begun.
@@ -221,7 +197,7 @@ func (c *call) insertOnce(obj runtime.Object, attributes admission.Attributes, d
 	if dryRun {
 		return c.pretend(op, obj)
 	}
-	return c.commit(op, manager, along...)
+	return c.commit(op, manager, append(along, c.asDefined()...)...)
 }
 
 // pretend is what commit would return, without a commit: obj with the revision

@@ -57,8 +57,12 @@ func isDryRun(dryRun []string) bool { return slices.Contains(dryRun, metav1.DryR
 
 // body reads the request's body, up to the limit.
 func (c *call) body() ([]byte, error) {
+	if c.sent != nil {
+		return c.sent, nil
+	}
 	b, err := io.ReadAll(http.MaxBytesReader(nil, c.r.Body, c.MaxBody))
 	if err == nil {
+		c.sent = b
 		return b, nil
 	}
 	switch {

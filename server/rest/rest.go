@@ -11,6 +11,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -95,13 +96,25 @@ type call struct {
 	out      representation
 	headed   bool // the columns of the table have been told
 	user     user.Info
+	sent     []byte // the body, once it is read
 }
 
 // ServeHTTP serves a request that route.With has put into its context.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{Handler: h, ctx: r.Context(), w: w, r: r, info: route.From(r.Context())}
 	c.user, _ = request.UserFrom(c.ctx)
-	if err := c.serve(); err != nil {
+	err := c.serve()
+	for tries := 1; errors.Is(err, errRedefined); tries++ {
+		// Nothing has happened yet: the request begins again with the kind as
+		// it is now.
+		if tries == commitTries {
+			err = errBusy(c.resource.GroupResource(), c.info.Verb)
+			break
+		}
+		c = &call{Handler: h, ctx: r.Context(), w: w, r: r, info: c.info, user: c.user, sent: c.sent}
+		err = c.serve()
+	}
+	if err != nil {
 		c.fail(err)
 	}
 }

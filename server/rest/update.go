@@ -211,7 +211,7 @@ func (c *call) replace(ch change, obj, old runtime.Object, have *store.Object, a
 	if dryRun {
 		return c.pretend(op, obj)
 	}
-	return c.commit(op, ch.manager, along...)
+	return c.commit(op, ch.manager, append(along, c.asDefined()...)...)
 }
 
 // isFinalized says that the update takes the last thing away that kept a

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
 
+	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/store"
@@ -95,7 +96,7 @@ func (c *call) provenance(fieldManager string) store.Provenance {
 func (c *call) commit(op store.Op, fieldManager string, along ...store.Op) (*store.Object, error) {
 	rev, err := c.Store.Commit(c.ctx, c.provenance(fieldManager), append([]store.Op{op}, along...)...)
 	if err != nil {
-		return nil, err
+		return nil, c.whyNot(err)
 	}
 	sn, err := c.snapshot()
 	if err != nil {
@@ -110,6 +111,32 @@ func (c *call) commit(op store.Op, fieldManager string, along ...store.Op) (*sto
 		return store.Finish(op, rev), nil
 	}
 	return o, nil
+}
+
+// errRedefined says that the kind is not what it was when the request came.
+var errRedefined = errors.New("the definition of the kind has changed meanwhile")
+
+// asDefined asserts that the definition of a custom kind is the one that the
+// request goes by: nothing is created of a kind that is being removed, and
+// nothing stored by rules that are not the kind's any more.
+func (c *call) asDefined() []store.Op {
+	if c.resource.Custom == nil {
+		return nil
+	}
+	return []store.Op{{
+		Plane: store.Main, Resource: kinds.Definitions, Key: c.resource.Table,
+		If: store.At(store.Revision(c.resource.Custom.Defined())), Assert: true,
+	}}
+}
+
+// whyNot is the reason of a commit that failed: errRedefined for what asDefined
+// asserts.
+func (c *call) whyNot(err error) error {
+	conflict, is := errors.AsType[*store.ConflictError](err)
+	if is && c.resource.Custom != nil && conflict.Resource == kinds.Definitions {
+		return errRedefined
+	}
+	return err
 }
 
 // manager is the name under which a request owns fields.
