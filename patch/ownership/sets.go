@@ -1,0 +1,130 @@
+package ownership
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+)
+
+// maxKept is how many bytes of field sets, as they are written, are kept in
+// their parsed form. Parsed, they take some ten times as much.
+const maxKept = 1 << 20
+
+// set is a set of fields, with what has been found out about it. The set itself
+// never changes.
+type set struct {
+	*fieldpath.Set
+	text   atomic.Pointer[string] // as it is written; nil until asked for
+	fitted atomic.Pointer[fit]    // to the schema that it was last held against
+}
+
+// fit is what is left of a set in a schema.
+type fit struct {
+	shape shape
+	set   *set
+}
+
+func newSet(s *fieldpath.Set) *set { return &set{Set: s} }
+
+// written is the set as records have it.
+func (s *set) written() (string, error) {
+	if text := s.text.Load(); text != nil {
+		return *text, nil
+	}
+	b, err := s.ToJSON()
+	if err != nil {
+		return "", err
+	}
+	text := string(b)
+	s.text.Store(&text)
+	return text, nil
+}
+
+// in is the set after changes of the schema from granular to atomic: whoever
+// owned parts owns the whole.
+func (s *set) in(value *typed.TypedValue) (*set, error) {
+	at := shape{value.Schema(), value.TypeRef()}
+	if known := s.fitted.Load(); known != nil && known.shape.equals(at) {
+		return known.set, nil
+	}
+	changed, err := typed.ReconcileFieldSetWithSchema(s.Set, value)
+	if err != nil {
+		return nil, err
+	}
+	left := s
+	if changed != nil {
+		left = newSet(changed)
+	}
+	s.fitted.Store(&fit{at, left})
+	return left, nil
+}
+
+// sets keeps parsed field sets by how they are written. Two generations: what
+// nobody has asked for since the last change of generations is forgotten with
+// the next.
+type sets struct {
+	mu         sync.Mutex // guards the fields below
+	young, old map[string]*set
+	size       int // of the young, in bytes
+}
+
+func newSets() *sets { return &sets{young: map[string]*set{}} }
+
+// parse reads a set.
+func (k *sets) parse(fields *metav1.FieldsV1) (*set, error) {
+	text := "{}"
+	if fields != nil {
+		text = fields.GetRawString()
+	}
+	if s := k.get(text); s != nil {
+		return s, nil
+	}
+	s := newSet(&fieldpath.Set{})
+	if err := s.FromJSON(strings.NewReader(text)); err != nil {
+		return nil, err
+	}
+	k.put(text, s)
+	return s, nil
+}
+
+func (k *sets) get(text string) *set {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.young[text]; s != nil {
+		return s
+	}
+	s := k.old[text]
+	if s != nil {
+		k.putLocked(text, s)
+	}
+	return s
+}
+
+func (k *sets) put(text string, s *set) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.putLocked(strings.Clone(text), s)
+}
+
+func (k *sets) putLocked(text string, s *set) {
+	if k.size += len(text); k.size > maxKept/2 {
+		k.young, k.old, k.size = map[string]*set{}, k.young, len(text)
+	}
+	k.young[text] = s
+}
+
+// write returns a set as records have it. Nobody else has the bytes: decoders
+// write over what they find.
+func (k *sets) write(s *set) (*metav1.FieldsV1, error) {
+	text, err := s.written()
+	if err != nil {
+		return nil, err
+	}
+	fields := &metav1.FieldsV1{}
+	fields.SetRawString(text)
+	return fields, nil
+}
