@@ -248,7 +248,7 @@ func FuzzApply(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	live = manager.UpdateNoErrors(live, live, "owner")
+	live = manager.Update(live, live, "owner")
 	for _, seed := range []string{
 		"{}", "null", "[]", "- a", "x", "a: b", "spec: {replicas: 5}", "spec: {replicas: many}", "spec: null", "metadata: {labels: {a: b}}",
 		"spec: {template: {spec: {containers: [{name: a, image: other}]}}}", "spec: {template: {spec: {containers: [{image: nokey}]}}}",

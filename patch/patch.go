@@ -1,8 +1,9 @@
 // Package patch changes objects: object x patch -> object.
 //
 // JSON patches and merge patches work on an object's JSON in one version,
-// strategic merge patches on its fields; ownership.go keeps the record of who
-// owns which field and carries out apply. Nothing here reads or writes
+// strategic merge patches on its fields. Package ownership keeps the record of
+// who owns which field and carries out apply; Ownership finds its manager for a
+// kind. Nothing here reads or writes
 // anything. What a patch makes of an object is at most MaxCopied larger than
 // the two together.
 package patch

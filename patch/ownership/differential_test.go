@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-var sequences = flag.Int("sequences", 10, "random sequences of writes for each kind that are compared with upstream's field manager")
+var sequences = flag.Int("sequences", 6, "random sequences of writes for each kind that are compared with upstream's field manager")
 
 const (
 	writes   = 40 // in one sequence

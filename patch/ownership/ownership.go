@@ -63,8 +63,6 @@ type Manager struct {
 	Config
 	version fieldpath.APIVersion
 	hub     schema.GroupVersion
-	sets    *sets
-	typeOf  func() (shape, error)
 	failed  rarely
 }
 
@@ -72,12 +70,11 @@ type Manager struct {
 func New(c Config) *Manager {
 	m := &Manager{
 		Config: c, version: fieldpath.APIVersion(c.Kind.GroupVersion().String()),
-		hub: schema.GroupVersion{Group: c.Kind.Group, Version: runtime.APIVersionInternal}, sets: newSets(),
+		hub: schema.GroupVersion{Group: c.Kind.Group, Version: runtime.APIVersionInternal},
 	}
 	if c.Untyped {
 		m.hub = c.Kind.GroupVersion()
 	}
-	m.typeOf = sync.OnceValues(m.shape)
 	return m
 }
 
@@ -115,7 +112,7 @@ func (m *Manager) update(live, obj runtime.Object, manager string) (runtime.Obje
 	if owners, err = m.wrote(live, obj, owners, manager); err != nil {
 		return nil, err
 	}
-	fields, err := owners.encode(m.sets)
+	fields, err := owners.encode()
 	if err != nil {
 		return nil, err
 	}
@@ -133,11 +130,11 @@ func (m *Manager) claimed(live, obj metav1.Object) record {
 		if isReset(claims) {
 			return nil
 		}
-		if r, err := decode(claims, m.sets); err == nil && len(r) > 0 {
+		if r, err := decode(claims); err == nil && len(r) > 0 {
 			return r
 		}
 	}
-	r, err := decode(live.GetManagedFields(), m.sets)
+	r, err := decode(live.GetManagedFields())
 	if err != nil {
 		return nil
 	}
@@ -160,7 +157,7 @@ func (m *Manager) Apply(live, applied runtime.Object, manager string, force bool
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get accessor: %w", err)
 	}
-	owners, err := decode(a.GetManagedFields(), m.sets)
+	owners, err := decode(a.GetManagedFields())
 	if err != nil {
 		return nil, fmt.Errorf("failed to decode managed fields: %w", err)
 	}
@@ -168,7 +165,7 @@ func (m *Manager) Apply(live, applied runtime.Object, manager string, force bool
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	fields, err := owners.encode(m.sets)
+	fields, err := owners.encode()
 	if err != nil {
 		return nil, err
 	}

@@ -70,10 +70,10 @@ func (w who) id() string {
 }
 
 // decode reads a record.
-func decode(entries []metav1.ManagedFieldsEntry, parsed *sets) (record, error) {
+func decode(entries []metav1.ManagedFieldsEntry) (record, error) {
 	r := make(record, 0, len(entries)+1)
 	for i := range entries {
-		o, err := decodeOwner(&entries[i], parsed)
+		o, err := decodeOwner(&entries[i])
 		if err != nil {
 			if said := managedfields.ValidateManagedFields(entries); said != nil {
 				err = said
@@ -85,12 +85,12 @@ func decode(entries []metav1.ManagedFieldsEntry, parsed *sets) (record, error) {
 	return r, nil
 }
 
-func decodeOwner(e *metav1.ManagedFieldsEntry, parsed *sets) (*owner, error) {
+func decodeOwner(e *metav1.ManagedFieldsEntry) (*owner, error) {
 	applies := e.Operation == metav1.ManagedFieldsOperationApply
 	if !applies && e.Operation != metav1.ManagedFieldsOperationUpdate || e.APIVersion == "" || e.FieldsType != "FieldsV1" {
 		return nil, errors.New("not an entry of managed fields")
 	}
-	fields, err := parsed.parse(e.FieldsV1)
+	fields, err := parse(e.FieldsV1)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (r record) without(w who) record {
 }
 
 // encode writes a record down, in the order that upstream has it.
-func (r record) encode(written *sets) ([]metav1.ManagedFieldsEntry, error) {
+func (r record) encode() ([]metav1.ManagedFieldsEntry, error) {
 	if len(r) == 0 {
 		return nil, nil
 	}
@@ -136,7 +136,7 @@ func (r record) encode(written *sets) ([]metav1.ManagedFieldsEntry, error) {
 	})
 	entries := make([]metav1.ManagedFieldsEntry, len(r))
 	for i, o := range r {
-		fields, err := written.write(o.fields)
+		fields, err := o.fields.encode()
 		if err != nil {
 			return nil, fmt.Errorf("failed to encode managed fields: %w", err)
 		}

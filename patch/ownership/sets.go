@@ -63,6 +63,39 @@ func (s *set) in(value *typed.TypedValue) (*set, error) {
 	return left, nil
 }
 
+// parse reads a set.
+func parse(fields *metav1.FieldsV1) (*set, error) {
+	text := "{}"
+	if fields != nil {
+		text = fields.GetRawString()
+	}
+	if s := kept.get(text); s != nil {
+		return s, nil
+	}
+	s := newSet(&fieldpath.Set{})
+	if err := s.FromJSON(strings.NewReader(text)); err != nil {
+		return nil, err
+	}
+	kept.put(text, s)
+	return s, nil
+}
+
+// encode returns a set as records have it. Nobody else has the bytes: decoders
+// write over what they find.
+func (s *set) encode() (*metav1.FieldsV1, error) {
+	text, err := s.written()
+	if err != nil {
+		return nil, err
+	}
+	fields := &metav1.FieldsV1{}
+	fields.SetRawString(text)
+	return fields, nil
+}
+
+// kept is shared by all managers of the process: what a text means depends on
+// nothing else, and so the bound is one for all.
+var kept = &sets{young: map[string]*set{}}
+
 // sets keeps parsed field sets by how they are written. Two generations: what
 // nobody has asked for since the last change of generations is forgotten with
 // the next.
@@ -70,25 +103,6 @@ type sets struct {
 	mu         sync.Mutex // guards the fields below
 	young, old map[string]*set
 	size       int // of the young, in bytes
-}
-
-func newSets() *sets { return &sets{young: map[string]*set{}} }
-
-// parse reads a set.
-func (k *sets) parse(fields *metav1.FieldsV1) (*set, error) {
-	text := "{}"
-	if fields != nil {
-		text = fields.GetRawString()
-	}
-	if s := k.get(text); s != nil {
-		return s, nil
-	}
-	s := newSet(&fieldpath.Set{})
-	if err := s.FromJSON(strings.NewReader(text)); err != nil {
-		return nil, err
-	}
-	k.put(text, s)
-	return s, nil
 }
 
 func (k *sets) get(text string) *set {
@@ -115,16 +129,4 @@ func (k *sets) putLocked(text string, s *set) {
 		k.young, k.old, k.size = map[string]*set{}, k.young, len(text)
 	}
 	k.young[text] = s
-}
-
-// write returns a set as records have it. Nobody else has the bytes: decoders
-// write over what they find.
-func (k *sets) write(s *set) (*metav1.FieldsV1, error) {
-	text, err := s.written()
-	if err != nil {
-		return nil, err
-	}
-	fields := &metav1.FieldsV1{}
-	fields.SetRawString(text)
-	return fields, nil
 }

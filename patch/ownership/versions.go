@@ -21,19 +21,6 @@ type shape struct {
 
 func (s shape) equals(t shape) bool { return s.schema == t.schema && s.ref.Equals(&t.ref) }
 
-// shape is that of the kind's objects.
-func (m *Manager) shape() (shape, error) {
-	obj, err := m.empty(m.Kind)
-	if err != nil {
-		return shape{}, err
-	}
-	value, err := m.Types.ObjectToTyped(obj)
-	if err != nil {
-		return shape{}, err
-	}
-	return shape{value.Schema(), value.TypeRef()}, nil
-}
-
 // empty is an object with nothing in it.
 func (m *Manager) empty(kind schema.GroupVersionKind) (runtime.Object, error) {
 	obj, err := m.Scheme.New(kind)

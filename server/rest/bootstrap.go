@@ -166,7 +166,7 @@ func (h *Handler) bootstrapped(ctx context.Context, external runtime.Object) (op
 	if err != nil {
 		return store.Op{}, false, err
 	}
-	op, err = c.op(owned.UpdateNoErrors(old, obj, serverManager), on)
+	op, err = c.op(owned.Update(old, obj, serverManager), on)
 	return op, true, err
 }
 
@@ -194,7 +194,7 @@ func (h *Handler) creation(plane string, external runtime.Object, manager string
 	if err != nil {
 		return store.Op{}, err
 	}
-	return c.op(owned.UpdateNoErrors(live, obj, manager), store.Absent)
+	return c.op(owned.Update(live, obj, manager), store.Absent)
 }
 
 // about is a call about an object of an external type that no client has made.

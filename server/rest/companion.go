@@ -83,7 +83,7 @@ func (c *call) ownSettled(obj, asked runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	m, err := meta.Accessor(owned.UpdateNoErrors(asked, obj.DeepCopyObject(), serverManager))
+	m, err := meta.Accessor(owned.Update(asked, obj.DeepCopyObject(), serverManager))
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func (c *call) create() error {
 	if err != nil {
 		return err
 	}
-	obj = owned.UpdateNoErrors(live, obj, manager)
+	obj = owned.Update(live, obj, manager)
 	stored, err := c.insert(obj, options, manager)
 	if err != nil {
 		return err

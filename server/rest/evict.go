@@ -254,6 +254,6 @@ func (c *call) storeBudget(have *store.Object, old, budget *policyv1.PodDisrupti
 	if err != nil {
 		return err
 	}
-	_, err = one.rewrite(owned.UpdateNoErrors(before, after, serverManager), have, false)
+	_, err = one.rewrite(owned.Update(before, after, serverManager), have, false)
 	return err
 }

@@ -65,7 +65,7 @@ func (h *Handler) Amend(ctx context.Context, r *kinds.Resource, subresource, nam
 			if err := amend(obj); err != nil {
 				return nil, err
 			}
-			return owned.UpdateNoErrors(old, obj, manager), nil
+			return owned.Update(old, obj, manager), nil
 		},
 	})
 	return err

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
@@ -24,6 +23,7 @@ import (
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/patch"
+	"setpoint.dev/setpoint/patch/ownership"
 )
 
 func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
@@ -62,7 +62,7 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 			if err != nil {
 				return nil, err
 			}
-			return owned.UpdateNoErrors(old, obj, ch.manager), nil
+			return owned.Update(old, obj, ch.manager), nil
 		}
 	case applies != nil:
 		ch.mayCreate, ch.applies = c.sub == nil, true
@@ -287,7 +287,7 @@ func (c *call) named(m metav1.Object) error {
 
 // applied returns the change that an apply makes. Compat: whatever it is in, it
 // is called YAML.
-func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *managedfields.FieldManager) (func(runtime.Object) (runtime.Object, error), error) {
+func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *ownership.Manager) (func(runtime.Object) (runtime.Object, error), error) {
 	wanted := &unstructured.Unstructured{}
 	var err error
 	if wanted.Object, err = in.Fields(body, false); err != nil {

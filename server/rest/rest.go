@@ -19,7 +19,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -30,6 +29,7 @@ import (
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/patch/ownership"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/route"
@@ -306,7 +306,7 @@ func (c *call) keeps() *codec.Codec {
 	return c.codecs.of(c.resource)
 }
 
-func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*managedfields.FieldManager, error) {
+func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*ownership.Manager, error) {
 	resets := kinds.ResetFields(strategy)
 	if c.scales() {
 		resets = nil // they are the object's

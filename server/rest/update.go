@@ -71,7 +71,7 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 		// Compat: an update without a revision overwrites whatever is there.
 		retry: m.GetResourceVersion() == "" && strategy.AllowUnconditionalUpdate(),
 		make: func(old runtime.Object) (runtime.Object, error) {
-			return owned.UpdateNoErrors(old, obj.DeepCopyObject(), manager), nil
+			return owned.Update(old, obj.DeepCopyObject(), manager), nil
 		},
 	}
 	if c.scales() {
