@@ -32,6 +32,7 @@ import (
 	"setpoint.dev/setpoint/patch/ownership"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
+	"setpoint.dev/setpoint/server/rest/turns"
 	"setpoint.dev/setpoint/server/route"
 	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/watch"
@@ -69,6 +70,7 @@ type Config struct {
 type Handler struct {
 	Config
 	codecs *codecs
+	turns  *turns.Turns[object] // of those who write one object
 }
 
 // New returns a handler.
@@ -79,7 +81,7 @@ func New(cfg Config) *Handler {
 	if cfg.WatchTimeout <= 0 {
 		cfg.WatchTimeout = 30 * time.Minute
 	}
-	return &Handler{Config: cfg, codecs: &codecs{}}
+	return &Handler{Config: cfg, codecs: &codecs{}, turns: &turns.Turns[object]{}}
 }
 
 // call is one request on its way.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 
+	"setpoint.dev/setpoint/server/rest/turns"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -87,12 +88,28 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 	return c.respond(code, stored)
 }
 
-// change carries a change out.
+// change carries a change out. Those that may be made again take turns at the
+// object once one of them has been in another's way.
 func (c *call) change(ch change) (code int, stored *store.Object, err error) {
+	takesTurns := ch.retry && !isDryRun(ch.options.DryRun)
+	what := object{c.info.Plane, c.resource.Table, c.key()}
+	var turn turns.Turn[object]
+	defer func() { turn.Done() }()
+	if takesTurns {
+		if turn, err = c.turns.Join(c.ctx, what); err != nil {
+			return 0, nil, err
+		}
+	}
 	for range commitTries {
 		code, stored, err = c.changeOnce(ch)
 		if !isConflict(err) || !ch.retry && !c.isCompanions(err) {
 			break
+		}
+		if takesTurns && !turn.Has() {
+			var gone error
+			if turn, gone = c.turns.Take(c.ctx, what); gone != nil {
+				return 0, nil, gone
+			}
 		}
 	}
 	if isConflict(err) {
@@ -100,6 +117,9 @@ func (c *call) change(ch change) (code int, stored *store.Object, err error) {
 	}
 	return code, stored, err
 }
+
+// object is what turns are taken at.
+type object struct{ plane, table, key string }
 
 func (c *call) changeOnce(ch change) (int, *store.Object, error) {
 	sn, err := c.snapshot()
