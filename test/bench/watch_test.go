@@ -1,0 +1,94 @@
+package bench_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The load on watches.
+const (
+	watchers    = 100
+	watchEvents = 100 // changes that every watcher sees
+)
+
+// watching is a load of events: objects change while watchers follow, until
+// each has seen all. What the changes cost is in it.
+func watching(name, path string, of func(round, i int) string, media string, patch func(round, i int) []byte) load {
+	return load{name, watchers * watchEvents, func(b *testing.B, s *server, round, n int) {
+		ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
+		defer cancel()
+		events := n / watchers
+		failed := make(chan error, watchers)
+		var begun, done sync.WaitGroup
+		begun.Add(watchers)
+		url := fmt.Sprintf("https://127.0.0.1:%d%s?watch=true&resourceVersion=%s", s.port, path, s.revision(b, path))
+		for range watchers {
+			done.Go(func() {
+				failed <- follow(ctx, s, url, events, begun.Done)
+			})
+		}
+		begun.Wait()
+		for i := range events {
+			s.want(b, http.StatusOK, http.MethodPatch, of(round, i), media, patch(round, i))
+		}
+		done.Wait()
+		close(failed)
+		for err := range failed {
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}}
+}
+
+// revision is that of a list.
+func (s *server) revision(b *testing.B, path string) string {
+	b.Helper()
+	var list struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(s.want(b, http.StatusOK, http.MethodGet, path+"?limit=1", "", nil), &list); err != nil {
+		b.Fatal(err)
+	}
+	return list.Metadata.ResourceVersion
+}
+
+// follow reads a watch until so many events have come.
+func follow(ctx context.Context, s *server, url string, events int, begun func()) error {
+	once := sync.OnceFunc(begun)
+	defer once()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	answer, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close() //nolint:errcheck // it is only read
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("watch: %d", answer.StatusCode)
+	}
+	once()
+	lines := bufio.NewReaderSize(answer.Body, 64<<10)
+	for seen := range events {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return fmt.Errorf("after %d events: %w", seen, err)
+		}
+		if !bytes.Contains(line, []byte(`"MODIFIED"`)) {
+			return fmt.Errorf("event %d: %.200s", seen, line)
+		}
+	}
+	return nil
+}
