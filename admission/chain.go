@@ -15,14 +15,21 @@ import (
 	"slices"
 
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 
 	"setpoint.dev/setpoint/admission/namespace"
 	"setpoint.dev/setpoint/admission/view"
+	"setpoint.dev/setpoint/admission/webhook"
 )
 
 // Config says what the plugins work with, and which of them run.
 type Config struct {
 	Objects view.Objects
+	// Services finds where webhooks that are services are reached.
+	Services webhookutil.ServiceResolver
+	// Authorizer answers what conditions and policies ask about users.
+	Authorizer authorizer.Authorizer
 	// Enable and Disable name plugins that run, or do not, against the default.
 	Enable, Disable []string
 }
@@ -31,13 +38,22 @@ type Config struct {
 type plugin struct {
 	name string // upstream's
 	off  bool   // unless it is asked for
-	make func(Config) (admission.Interface, error)
+	make func(shared) (admission.Interface, error)
+}
+
+// shared is what plugins are made from: the configuration, and what more than
+// one of them uses.
+type shared struct {
+	Config
+	webhooks *webhook.Callers
 }
 
 // plugins are all there are, in the order in which they act. The whole list
 // mutates first; the whole list validates after the object's own validation.
 var plugins = []plugin{
-	{name: "NamespaceLifecycle", make: func(cfg Config) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
+	{name: "NamespaceLifecycle", make: func(cfg shared) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
+	{name: webhook.MutatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }},
+	{name: webhook.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewValidating(cfg.webhooks), nil }},
 }
 
 // Chain is the plugins that run.
@@ -57,12 +73,16 @@ func New(cfg Config) (*Chain, error) {
 			return nil, fmt.Errorf("%s in enable-admission-plugins and disable-admission-plugins overlapped", name)
 		}
 	}
+	webhooks, err := webhook.New(webhook.Config{Objects: cfg.Objects, Services: cfg.Services, Authorizer: cfg.Authorizer})
+	if err != nil {
+		return nil, err
+	}
 	c := &Chain{}
 	for _, p := range plugins {
 		if slices.Contains(cfg.Disable, p.name) || p.off && !slices.Contains(cfg.Enable, p.name) {
 			continue
 		}
-		made, err := p.make(cfg)
+		made, err := p.make(shared{cfg, webhooks})
 		if err != nil {
 			return nil, fmt.Errorf("admission plugin %s: %w", p.name, err)
 		}
@@ -77,8 +97,22 @@ func (c *Chain) Handles(operation admission.Operation) bool {
 }
 
 // Admit implements admission.MutationInterface: every plugin may change the
-// object; the first error is the answer.
+// object; the first error is the answer. When somebody from outside has changed
+// it, all go over it once more, so that what they ensure holds of what it has
+// become.
 func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := c.mutate(ctx, a, o); err != nil {
+		return err
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	return c.mutate(ctx, a, o)
+}
+
+func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	for _, p := range c.plugins {
 		if m, ok := p.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
 			if err := m.Admit(ctx, a, o); err != nil {

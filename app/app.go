@@ -156,7 +156,8 @@ func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
 func (a *App) build(ctx context.Context) error {
 	lookup := rest.Lookup{Store: a.store}
 	builtin := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{}).Join, JoinDefinitions: crd.Join})
-	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{Services: aggregate.Resolver{Objects: lookup}}, a.cfg.Logger)
+	services := aggregate.Resolver{Objects: lookup}
+	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{Services: services}, a.cfg.Logger)
 	all := a.kinds.Kinds
 	drained := make(chan struct{})
 	roles := authz.NewRoles(lookup)
@@ -178,7 +179,7 @@ func (a *App) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain, err := admission.New(admission.Config{Objects: &rest.Objects{Store: a.store, Kinds: all}})
+	chain, err := admission.New(admission.Config{Objects: &rest.Objects{Store: a.store, Kinds: all}, Services: services, Authorizer: a.may})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,9 @@ package metrics
 import (
 	"iter"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // component is the label that tells an API server from others.
@@ -92,7 +96,18 @@ func New() *Metrics {
 
 // Handler serves the Prometheus text.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(prometheus.Gatherers{m.registry, prometheus.GathererFunc(ofAdmission)}, promhttp.HandlerOpts{})
+}
+
+// ofAdmission are the metrics that upstream's parts of admission count in the
+// registry of the process.
+func ofAdmission() ([]*dto.MetricFamily, error) {
+	all, err := legacyregistry.DefaultGatherer.Gather()
+	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool {
+		name := f.GetName()
+		return !strings.HasPrefix(name, "apiserver_admission_") && !strings.HasPrefix(name, "apiserver_validating_admission_policy_") &&
+			!strings.HasPrefix(name, "apiserver_mutating_admission_policy_")
+	}), err
 }
 
 // series finds the children for a request's labels.

@@ -152,6 +152,17 @@ func encodeUntyped(obj runtime.Object, revision string) (value []byte, revAt int
 // untypedSize is what most objects without a type fit in.
 const untypedSize = 4 << 10
 
+// Reshape brings an object that somebody has changed back into its shape. What
+// has a Go type has that by itself.
+func (c *Codec) Reshape(obj runtime.Object) error {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok || c.shape == nil {
+		return nil
+	}
+	_, err := c.shape.Coerce(u, FromConversion)
+	return err
+}
+
 // UntypedJSON puts JSON answers together from stored objects that have no Go
 // type. Compat: items of such a list say what they are, and a list that does not
 // continue says so.

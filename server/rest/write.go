@@ -14,6 +14,7 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
@@ -206,8 +207,24 @@ func (c *call) interfaces() admission.ObjectInterfaces {
 // mutate lets admission change the object, or refuse it, before anything else
 // has looked at it.
 func (c *call) mutate(a admission.Attributes) error {
-	if m, ok := c.Admission.(admission.MutationInterface); ok && m.Handles(a.GetOperation()) {
-		return m.Admit(c.ctx, a, c.interfaces())
+	m, ok := c.Admission.(admission.MutationInterface)
+	if !ok || !m.Handles(a.GetOperation()) {
+		return nil
+	}
+	described, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return m.Admit(c.ctx, a, c.interfaces()) // nothing is changed, or nothing that has owners
+	}
+	owned := described.GetManagedFields()
+	if err := m.Admit(c.ctx, a, c.interfaces()); err != nil {
+		return err
+	}
+	if err := managedfields.ValidateManagedFields(described.GetManagedFields()); err != nil {
+		described.SetManagedFields(owned)
+		warning.AddWarning(c.ctx, "", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: %v", err))
+	}
+	if c.resource.Custom != nil && a.GetReinvocationContext().ShouldReinvoke() && !c.scales() {
+		return c.keeps().Reshape(a.GetObject())
 	}
 	return nil
 }
