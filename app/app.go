@@ -22,6 +22,7 @@ import (
 
 	"setpoint.dev/setpoint/admission"
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/metrics"
@@ -70,6 +71,9 @@ type Config struct {
 	// streams before it is asked whether it is still there, and PingWithin how
 	// long it has to answer; 0 means 30 and 15 seconds.
 	PingAfter, PingWithin time.Duration
+	// Controllers are those that run: names, "*" for all, "-name" for all but that
+	// one. None means that none run.
+	Controllers []string
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -91,6 +95,7 @@ type App struct {
 	clientCA  []byte             // who may sign for clients, as PEM
 	stop      context.CancelFunc // ends what runs by itself
 	aggregate *aggregate.Aggregator
+	control   *controller.Set // nil when none run
 }
 
 // Open opens the data folder and the listener. Run serves on it; Close gives
@@ -196,6 +201,14 @@ func (a *App) build(ctx context.Context) error {
 		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.AskedPool(clients), Drained: drained,
 		Audit: a.audit, Metrics: counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	})
+	if len(a.cfg.Controllers) > 0 {
+		a.control, err = controller.New(controller.Config{
+			Handler: a.server, Controllers: a.cfg.Controllers, Metrics: counts, Logger: a.cfg.Logger,
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if err := a.bootstrap(ctx); err != nil {
 		return err
 	}
@@ -283,6 +296,9 @@ func (a *App) port() int {
 // URL is where clients reach the server.
 func (a *App) URL() string { return "https://" + a.Address() }
 
+// Controllers are those that run beside the server; nil when none do.
+func (a *App) Controllers() *controller.Set { return a.control }
+
 // Authority is the control plane's certificate authority.
 func (a *App) Authority() *pki.Authority { return a.authority }
 
@@ -298,6 +314,9 @@ func (a *App) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return a.hub.Run(hubs) })
 	a.startBackground(hubs, &g)
+	if a.control != nil {
+		g.Go(func() error { return a.control.Run(ctx) })
+	}
 	err := g.Wait()
 	a.listener = nil // the server has closed it
 	return errors.Join(err, a.Close())

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/serviceip"
@@ -88,3 +89,6 @@ func (a *App) concernsServers(table string, o *store.Object) bool {
 	}
 	return a.aggregate.Wants(table, namespace, name)
 }
+
+// ControllerNames are the names of all controllers.
+func ControllerNames() []string { return controller.Names() }

@@ -1,7 +1,8 @@
 // Package metrics counts what the API does, under upstream's names.
 //
-// In come requests as they begin and end, watch events as they are sent, and
-// a way to ask how many objects there are; out comes the Prometheus text. A
+// In come requests as they begin and end, watch events as they are sent, keys
+// as they pass through queues, and a way to ask how many objects there are; out
+// comes the Prometheus text. A
 // request costs one lookup of its labels and a few atomic additions: the
 // children of every vector are found once per combination and kept. Labels
 // are the caller's: it must not pass on what clients may make up.
@@ -39,6 +40,7 @@ type Metrics struct {
 	Dropped prometheus.Counter
 
 	mutating, readOnly prometheus.Gauge
+	queues             *queues
 
 	requests sync.Map // Request to *series
 	watches  sync.Map // [3]string to prometheus.Counter
@@ -60,7 +62,7 @@ type series struct {
 // New returns metrics of which nothing is counted yet, but for those of the
 // process.
 func New() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
+	m := &Metrics{registry: prometheus.NewRegistry(), queues: newQueues()}
 	labels := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	withDryRun := append([]string{"dry_run"}, labels...)
 	m.total = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -88,7 +90,7 @@ func New() *Metrics {
 		Name: "apiserver_audit_requests_rejected_total", Help: "Audit events that were dropped because the log could not keep up.",
 	})
 	m.registry.MustRegister(
-		m.total, m.duration, m.sizes, m.long, m.events, inflight, m.Dropped,
+		m.total, m.duration, m.sizes, m.long, m.events, inflight, m.Dropped, m.queues,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
+	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/rest"
@@ -189,8 +190,11 @@ func resolve(_ *answer, r *http.Request) (*http.Request, error) {
 	return r.WithContext(route.With(r.Context(), what)), nil
 }
 
-// identify finds out who asks.
+// identify finds out who asks. Who asks from inside the process is known.
 func (s *Server) identify(a *answer, r *http.Request) (*http.Request, error) {
+	if caller := client.Caller(r.Context()); caller != nil {
+		return r.WithContext(request.WithUser(r.Context(), caller)), nil
+	}
 	who, ok, err := s.Authn.AuthenticateRequest(r)
 	if err != nil || !ok {
 		return nil, s.refuse(a, r, err)

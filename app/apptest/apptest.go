@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"setpoint.dev/setpoint/app"
+	"setpoint.dev/setpoint/controller"
 )
 
 // Plane is a running control plane.
@@ -20,15 +21,23 @@ type Plane struct {
 	Config *rest.Config
 	// Kubeconfig is a file with the same.
 	Kubeconfig string
+	// Controllers are those that run; nil when none were asked for.
+	Controllers *controller.Set
 
 	stop func()
 }
 
 // Start runs a control plane on loopback that keeps nothing and ends with the
-// test.
+// test. No controllers run: nothing happens that the test does not do.
 func Start(t testing.TB) *Plane {
 	t.Helper()
 	return StartOn(t, app.Config{Data: app.Memory})
+}
+
+// StartWith runs a control plane as Start does, with some controllers.
+func StartWith(t testing.TB, controllers ...string) *Plane {
+	t.Helper()
+	return StartOn(t, app.Config{Data: app.Memory, Controllers: controllers})
 }
 
 // StartOn runs a control plane as cfg says, on a port of its own. It ends with
@@ -45,7 +54,7 @@ func StartOn(t testing.TB, cfg app.Config) *Plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plane{URL: a.URL(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	p := &Plane{URL: a.URL(), Controllers: a.Controllers(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := a.WriteKubeconfig(p.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}

@@ -225,7 +225,7 @@ func (c *call) remove(obj runtime.Object, have *store.Object, dryRun bool) (*sto
 		return nil, err
 	}
 	op.Delete = true
-	rev, err := c.Store.Commit(c.ctx, c.provenance(""), append([]store.Op{op}, along...)...)
+	rev, err := c.write("", op, along...)
 	if err != nil {
 		return nil, err
 	}

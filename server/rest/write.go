@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
 
+	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
@@ -82,7 +83,7 @@ func distinct(of []string) []string {
 func (c *call) provenance(fieldManager string) store.Provenance {
 	p := store.Provenance{
 		UserAgent: c.r.UserAgent(), FieldManager: fieldManager, Verb: c.info.Verb,
-		RequestID: audit.GetAuditIDTruncated(c.ctx),
+		RequestID: audit.GetAuditIDTruncated(c.ctx), Cause: store.Revision(client.Cause(c.ctx)),
 	}
 	if c.user != nil {
 		p.User = c.user.GetName()
@@ -93,9 +94,25 @@ func (c *call) provenance(fieldManager string) store.Provenance {
 	return p
 }
 
+// write carries out op, with what goes along, and notes it for a caller from
+// inside the process.
+func (c *call) write(fieldManager string, op store.Op, along ...store.Op) (store.Revision, error) {
+	rev, err := c.Store.Commit(c.ctx, c.provenance(fieldManager), append([]store.Op{op}, along...)...)
+	if err != nil {
+		return 0, err
+	}
+	client.Wrote(c.ctx, op.Resource, int64(rev))
+	for _, o := range along {
+		if !o.Assert {
+			client.Wrote(c.ctx, o.Resource, int64(rev))
+		}
+	}
+	return rev, nil
+}
+
 // commit stores op, with what goes along, and returns the stored object.
 func (c *call) commit(op store.Op, fieldManager string, along ...store.Op) (*store.Object, error) {
-	rev, err := c.Store.Commit(c.ctx, c.provenance(fieldManager), append([]store.Op{op}, along...)...)
+	rev, err := c.write(fieldManager, op, along...)
 	if err != nil {
 		return nil, c.whyNot(err)
 	}

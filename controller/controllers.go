@@ -1,0 +1,29 @@
+package controller
+
+import (
+	"setpoint.dev/setpoint/controller/loop"
+	"setpoint.dev/setpoint/controller/replicaset"
+)
+
+// entry is one controller.
+type entry struct {
+	// name is what --controllers knows it by; alias is its older name.
+	name, alias string
+	// account is the service account in kube-system that it acts as, for which
+	// upstream's bootstrap policy has a role.
+	account string
+	// component is who its events are from; "" is the account.
+	component string
+	start     func(*loop.Actor, Config) loop.Runner
+}
+
+// all are the controllers there are, in the order in which they start.
+var all = []entry{
+	{name: "replicaset-controller", alias: "replicaset", account: "replicaset-controller", start: plain(replicaset.New)},
+	{name: "replicationcontroller-controller", alias: "replicationcontroller", account: "replication-controller", start: plain(replicaset.NewReplication)},
+}
+
+// plain is for controllers that need nothing of the Config.
+func plain(start func(*loop.Actor) loop.Runner) func(*loop.Actor, Config) loop.Runner {
+	return func(a *loop.Actor, _ Config) loop.Runner { return start(a) }
+}
