@@ -74,7 +74,8 @@ type headVersion struct {
 	Storage            bool    `json:"storage"`
 	Deprecated         bool    `json:"deprecated"`
 	DeprecationWarning *string `json:"deprecationWarning"`
-	// Schema and SelectableFields count for the fingerprint alone.
+	// Schema and SelectableFields count for the fingerprint and the schema's sum
+	// alone.
 	Schema           json.RawMessage `json:"schema"`
 	SelectableFields json.RawMessage `json:"selectableFields"`
 	Subresources     *struct {
@@ -83,6 +84,7 @@ type headVersion struct {
 			SpecReplicasPath string `json:"specReplicasPath"`
 		} `json:"scale"`
 	} `json:"subresources"`
+	sum sum // of the schema
 }
 
 func (h *head) is(condition apiextensions.CustomResourceDefinitionConditionType) bool {
@@ -119,7 +121,7 @@ func (h *head) warning(of headVersion) string {
 
 // newDefinition reads a stored definition. One that is not established makes no
 // kinds; one that says the same as before makes the same.
-func newDefinition(s Stored, was *definition, convert *Conversion) (*definition, error) {
+func newDefinition(s Stored, was *definition, convert *Conversion, shared *shapes) (*definition, error) {
 	d := &definition{stored: s}
 	if err := json.Unmarshal(s.Value, &d.head); err != nil {
 		return nil, fmt.Errorf("custom resource definition %s: %w", s.Name, err)
@@ -140,7 +142,7 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 		return d, nil
 	}
 	if d.made == nil {
-		d.made = &parts{stored: s, convert: convert, digest: d.head.digest()}
+		d.made = &parts{stored: s, convert: convert, shared: shared, sums: d.head.sums(), digest: d.head.digest()}
 	}
 	d.kinds = nil
 	for _, v := range d.head.served() {
@@ -157,15 +159,25 @@ func newDefinition(s Stored, was *definition, convert *Conversion) (*definition,
 // fingerprint is that of the rules by which objects are stored, and lets go of
 // the schemas that it is taken of.
 func (h *head) fingerprint() uint32 {
-	sum := sha256.New()
-	put := func(format string, args ...any) { _, _ = fmt.Fprintf(sum, format, args...) } // a sum takes all
+	hash := sha256.New()
+	put := func(format string, args ...any) { _, _ = fmt.Fprintf(hash, format, args...) } // a sum takes all
 	put("%s %t\n", h.storage(), h.Spec.PreserveUnknownFields)
 	for i := range h.Spec.Versions {
 		v := &h.Spec.Versions[i]
-		put("%s %d %s %d %s\n", v.Name, len(v.Schema), v.Schema, len(v.SelectableFields), v.SelectableFields)
+		v.sum = sha256.Sum256(fmt.Appendf(v.Schema, "%t", h.Spec.PreserveUnknownFields))
+		put("%s %x %d %s\n", v.Name, v.sum, len(v.SelectableFields), v.SelectableFields)
 		v.Schema, v.SelectableFields = nil, nil
 	}
-	return binary.BigEndian.Uint32(sum.Sum(nil))
+	return binary.BigEndian.Uint32(hash.Sum(nil))
+}
+
+// sums are those of the schemas, by version, once the fingerprint is taken.
+func (h *head) sums() map[string]sum {
+	sums := make(map[string]sum, len(h.Spec.Versions))
+	for _, v := range h.Spec.Versions {
+		sums[v.Name] = v.sum
+	}
+	return sums
 }
 
 // digest changes with all that a definition says about its kinds.

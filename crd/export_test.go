@@ -11,3 +11,10 @@ func (r *Registry) Used() int {
 	}
 	return used
 }
+
+// Shapes is how many schemas are kept.
+func (r *Registry) Shapes() int {
+	r.shapes.mu.Lock()
+	defer r.shapes.mu.Unlock()
+	return len(r.shapes.by)
+}

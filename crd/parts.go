@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"sync"
 
-	internal "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
-	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/kube-openapi/pkg/spec3"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
 // parts are what the kinds of one definition share: made from its bytes when
@@ -19,6 +17,8 @@ import (
 type parts struct {
 	stored  Stored
 	convert *Conversion
+	shared  *shapes
+	sums    map[string]sum // of the schemas, by version
 	// digest changes with all that can be made of the definition.
 	digest string
 
@@ -27,7 +27,8 @@ type parts struct {
 	// full is the definition without its schemas, which are large and, once the
 	// structural ones are made, seldom needed.
 	full      *apiextensions.CustomResourceDefinition
-	schemas   map[string]*structuralschema.Structural // by version
+	shapes    map[string]*shape                       // by version
+	schemas   map[string]*structuralschema.Structural // those of the shapes
 	converter runtime.ObjectConvertor
 
 	owning sync.Once
@@ -49,48 +50,18 @@ func (p *parts) make() error {
 	if p.full, err = p.stored.read(); err != nil {
 		return err
 	}
-	p.schemas = map[string]*structuralschema.Structural{}
+	p.shapes, p.schemas = map[string]*shape{}, map[string]*structuralschema.Structural{}
 	for i := range p.full.Spec.Versions {
 		v := &p.full.Spec.Versions[i]
-		s, err := structural(v.Schema, p.full.Spec.PreserveUnknownFields)
-		if err != nil {
+		s := p.shared.of(p.sums[v.Name], p.stored, v.Name)
+		if p.schemas[v.Name], err = s.structural(); err != nil {
 			return fmt.Errorf("schema of version %s: %w", v.Name, err)
 		}
-		p.schemas[v.Name] = s
+		p.shapes[v.Name] = s
 		v.Schema = nil
 	}
 	p.converter, err = p.convert.converter(p.full)
 	return err
-}
-
-// structural reads a schema into the form that pruning, defaulting and rules
-// work on; nil where there is none. Without pruning it need not be structural,
-// and is left out then.
-func structural(v *apiextensions.CustomResourceValidation, preserving bool) (*structuralschema.Structural, error) {
-	if v == nil || v.OpenAPIV3Schema == nil {
-		return nil, nil
-	}
-	props, err := internalSchema(v)
-	if err != nil {
-		return nil, err
-	}
-	s, err := structuralschema.NewStructural(props)
-	if preserving {
-		return s, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	s = s.DeepCopy() // defaults are shared with what it was made from
-	return s, structuraldefaulting.PruneDefaults(s)
-}
-
-func internalSchema(v *apiextensions.CustomResourceValidation) (*internal.JSONSchemaProps, error) {
-	into := &internal.CustomResourceValidation{}
-	if err := apiextensions.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v, into, nil); err != nil {
-		return nil, err
-	}
-	return into.OpenAPIV3Schema, nil
 }
 
 // version is the definition's own word on one of its versions, without the
@@ -116,21 +87,37 @@ func (p *parts) typeConverter() (managedfields.TypeConverter, error) {
 }
 
 func (p *parts) makeTypes() (managedfields.TypeConverter, error) {
-	full, err := p.stored.read()
-	if err != nil {
-		return nil, err
-	}
-	var specs []*spec3.OpenAPI
-	for _, v := range full.Spec.Versions {
-		one, err := builder.BuildOpenAPIV3(full, v.Name, builder.Options{})
+	known := make(map[string]*typed.ParseableType, len(p.shapes))
+	for version, s := range p.shapes {
+		t, err := s.fields()
 		if err != nil {
 			return nil, err
 		}
-		specs = append(specs, one)
+		known[version] = t
 	}
-	all, err := builder.MergeSpecsV3(specs...)
-	if err != nil {
-		return nil, err
+	others, err := managedfields.NewTypeConverter(nil, false)
+	return typeConverter{TypeConverter: others, kind: p.kind(), known: known}, err
+}
+
+func (p *parts) kind() schema.GroupKind {
+	return schema.GroupKind{Group: p.full.Spec.Group, Kind: p.full.Status.AcceptedNames.Kind}
+}
+
+// typeConverter knows the versions of one kind. It embeds a converter that
+// knows nothing, which says so of others.
+type typeConverter struct {
+	managedfields.TypeConverter
+	kind  schema.GroupKind
+	known map[string]*typed.ParseableType // by version
+}
+
+// ObjectToTyped implements managedfields.TypeConverter.
+func (c typeConverter) ObjectToTyped(obj runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	gvk := obj.GetObjectKind().GroupVersionKind()
+	t := c.known[gvk.Version]
+	u, ok := obj.(runtime.Unstructured)
+	if !ok || t == nil || gvk.GroupKind() != c.kind {
+		return c.TypeConverter.ObjectToTyped(obj, options...)
 	}
-	return managedfields.NewTypeConverter(all.Components.Schemas, p.full.Spec.PreserveUnknownFields)
+	return t.FromUnstructured(u.UnstructuredContent(), options...)
 }

@@ -5,10 +5,10 @@
 // definition that is stored: whoever asks after a definition was written sees
 // its kinds. A definition that nobody uses costs its bytes and its names; its
 // schemas, expressions, converters and tables are made when they are first
-// used.
+// used, and schemas with what is made of them once for all kinds that have them.
 //
 // names.go decides what a definition is called and whether it is served;
-// definition.go makes its kinds; kind.go, coerce.go and strategy.go are what a
+// definition.go makes its kinds; shape.go has their schemas; kind.go, coerce.go and strategy.go are what a
 // kind does to its objects, on upstream's rules; remove.go lets a definition go
 // after its objects.
 package crd
@@ -43,6 +43,7 @@ type Registry struct {
 	groups  map[string]bool // of built-in kinds
 	source  Source
 	convert *Conversion
+	shapes  shapes
 	log     *slog.Logger
 
 	made atomic.Pointer[listing]
@@ -106,7 +107,7 @@ func (r *Registry) read(revision uint64, have *listing) (*listing, error) {
 		}
 		d := have.definitions[s.Name]
 		if d == nil || d.stored.Revision != s.Revision {
-			if d, err = newDefinition(s, d, r.convert); err != nil {
+			if d, err = newDefinition(s, d, r.convert, &r.shapes); err != nil {
 				r.log.Error("a custom resource definition is not served", "error", err)
 				continue
 			}

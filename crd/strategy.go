@@ -2,18 +2,24 @@ package crd
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	internal "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -44,39 +50,77 @@ func (k *kind) makeRules() error {
 	if err != nil {
 		return err
 	}
-	full, err := p.stored.read()
+	v, shape := p.version(k.gvk.Version), p.shapes[k.gvk.Version]
+	check, err := shape.validators()
 	if err != nil {
 		return err
 	}
-	v := versionOf(full, k.gvk.Version)
-	var props, statusProps *internal.JSONSchemaProps
-	if v.Schema != nil {
-		if props, err = internalSchema(v.Schema); err != nil {
-			return err
-		}
+	expressions, err := shape.rules()
+	if err != nil {
+		return err
 	}
 	var status *internal.CustomResourceSubresourceStatus
+	part := check.status
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		status = &internal.CustomResourceSubresourceStatus{}
-		if props != nil {
-			if s, ok := props.Properties["status"]; ok {
-				statusProps = &s
-			}
-		}
+	} else {
+		part = nil
 	}
-	whole, _, err := validation.NewSchemaValidator(props)
-	if err != nil {
-		return err
-	}
-	var part validation.SchemaValidator
-	if statusProps != nil {
-		if part, _, err = validation.NewSchemaValidator(statusProps); err != nil {
-			return err
-		}
-	}
-	s := customresource.NewStrategy(k, k.namespaced, k.gvk, whole, part, p.schemas[k.gvk.Version], status, scaleSpec(v), v.SelectableFields)
+	s := customresource.NewStrategy(k, k.namespaced, k.gvk, check.whole, part, expressions.rest, status, scaleSpec(v), v.SelectableFields)
 	k.made.whole, k.made.status = s, customresource.NewStatusStrategy(s)
+	if expressions.cel != nil {
+		k.made.whole = expressive{k.made.whole, expressions.cel, p.schemas[k.gvk.Version]}
+		k.made.status = expressive{k.made.status, expressions.cel, p.schemas[k.gvk.Version]}
+	}
 	return nil
+}
+
+// expressive are rules with the expressions of a schema, which kinds of the same
+// schema share.
+type expressive struct {
+	rules
+	cel    *cel.Validator
+	schema *structuralschema.Structural
+}
+
+// Validate implements rest.RESTCreateStrategy.
+func (e expressive) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return e.check(ctx, e.rules.Validate(ctx, obj), obj, nil)
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (e expressive) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	return e.check(ctx, e.rules.ValidateUpdate(ctx, obj, old), obj, old)
+}
+
+// check adds what the expressions say. Compat: they are not asked about an
+// object of the wrong form.
+func (e expressive) check(ctx context.Context, errs field.ErrorList, obj, old runtime.Object) field.ErrorList {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return errs
+	}
+	if slices.ContainsFunc(errs, isOfForm) {
+		return append(errs, field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
+	}
+	var was any
+	var options []cel.Option
+	if o, ok := old.(*unstructured.Unstructured); ok {
+		was = o.Object
+		options = append(options, cel.WithRatcheting(common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: e.schema})))
+	}
+	more, _ := e.cel.Validate(ctx, nil, e.schema, u.Object, was, celconfig.RuntimeCELCostBudget, options...)
+	return append(errs, more...)
+}
+
+// isOfForm says that an error is about the form of an object.
+func isOfForm(err *field.Error) bool {
+	switch err.Type {
+	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+		return true
+	default:
+		return false
+	}
 }
 
 func scaleSpec(v *apiextensions.CustomResourceDefinitionVersion) *internal.CustomResourceSubresourceScale {
