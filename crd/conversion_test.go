@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -188,8 +187,8 @@ func TestConversionByWebhook(t *testing.T) {
 type fixed struct{ stored crd.Stored }
 
 func (f fixed) Revision() uint64 { return f.stored.Revision }
-func (f fixed) All(context.Context) iter.Seq2[crd.Stored, error] {
-	return func(yield func(crd.Stored, error) bool) { yield(f.stored, nil) }
+func (f fixed) Since(context.Context, uint64) ([]crd.Stored, bool, uint64, error) {
+	return []crd.Stored{f.stored}, true, f.stored.Revision, nil
 }
 
 func (f fixed) Wait(ctx context.Context, _ uint64) error {

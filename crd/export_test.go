@@ -4,11 +4,12 @@ package crd
 // kinds was used.
 func (r *Registry) Used() int {
 	used := 0
-	for _, d := range r.made.Load().definitions {
+	r.made.Load().definitions.Scan(func(_ string, d *definition) bool {
 		if d.made != nil && d.made.full != nil {
 			used++
 		}
-	}
+		return true
+	})
 	return used
 }
 

@@ -15,14 +15,11 @@ package crd
 
 import (
 	"context"
-	"iter"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/version"
+	"github.com/tidwall/btree"
 
 	"setpoint.dev/setpoint/kinds"
 )
@@ -31,8 +28,11 @@ import (
 type Source interface {
 	// Revision changes whenever a definition does.
 	Revision() uint64
-	// All yields the definitions.
-	All(ctx context.Context) iter.Seq2[Stored, error]
+	// Since returns the definitions that were written after a mark, the newest
+	// of each, and the mark to go on from. One that is gone has no value. From
+	// mark 0, and where it is not known any more what happened after a mark, it
+	// returns all that there are, and says so.
+	Since(ctx context.Context, mark uint64) (changed []Stored, all bool, next uint64, err error)
 	// Wait returns when the revision is another one, or ctx ends.
 	Wait(ctx context.Context, revision uint64) error
 }
@@ -40,7 +40,6 @@ type Source interface {
 // Registry is the live list of kinds.
 type Registry struct {
 	builtin *kinds.List
-	groups  map[string]bool // of built-in kinds
 	source  Source
 	convert *Conversion
 	shapes  shapes
@@ -50,21 +49,25 @@ type Registry struct {
 	mu   sync.Mutex // guards making the next one
 }
 
-// listing is the list of kinds as of a revision.
+// listing is the list of kinds as of a revision. The next one is made from it:
+// they share what has not changed, so that a change costs the same however many
+// definitions there are.
 type listing struct {
 	revision    uint64
-	definitions map[string]*definition
-	list        *kinds.List
+	mark        uint64 // up to where the source is read
+	definitions *btree.Map[string, *definition]
+	// restless are the definitions that wait for something; see tend.
+	restless *btree.Map[string, *definition]
+	list     *kinds.List
 }
 
 // NewRegistry returns the registry of the built-in kinds and those that are
 // defined in a source.
 func NewRegistry(builtin *kinds.List, source Source, convert *Conversion, log *slog.Logger) *Registry {
-	r := &Registry{builtin: builtin, groups: map[string]bool{}, source: source, convert: convert, log: log}
-	for _, k := range builtin.All() {
-		r.groups[k.Group] = true
-	}
-	r.made.Store(&listing{list: builtin})
+	r := &Registry{builtin: builtin, source: source, convert: convert, log: log}
+	r.made.Store(&listing{
+		definitions: new(btree.Map[string, *definition]), restless: new(btree.Map[string, *definition]), list: builtin,
+	})
 	return r
 }
 
@@ -83,52 +86,88 @@ func (r *Registry) Kinds() *kinds.List {
 	if revision == have.revision {
 		return have.list
 	}
-	next, err := r.read(revision, have)
+	next, replaced, err := r.read(have)
 	if err != nil {
 		r.log.Error("custom resource definitions cannot be read", "error", err)
 		return have.list
 	}
+	next.revision = revision
 	r.made.Store(next)
-	for name, d := range have.definitions {
-		if now := next.definitions[name]; now == nil || now.gone != d.gone {
-			close(d.gone)
+	for _, was := range replaced {
+		if now, _ := next.definitions.Get(was.stored.Name); now == nil || now.gone != was.gone {
+			close(was.gone)
 		}
 	}
 	return next.list
 }
 
-// read makes the next listing. Definitions that are as they were stay.
-func (r *Registry) read(revision uint64, have *listing) (*listing, error) {
-	next := &listing{revision: revision, definitions: make(map[string]*definition, len(have.definitions)+1)}
-	byGroup := make(map[string][]*kinds.Resource)
-	for s, err := range r.source.All(context.Background()) {
-		if err != nil {
-			return nil, err
+// read makes the next listing, and returns the definitions that are others in
+// it.
+func (r *Registry) read(have *listing) (next *listing, replaced []*definition, err error) {
+	changed, all, mark, err := r.source.Since(context.Background(), have.mark)
+	if err != nil {
+		return nil, nil, err
+	}
+	if all {
+		changed = append(changed, have.missing(changed)...)
+	}
+	next = &listing{mark: mark, definitions: have.definitions.Copy(), restless: have.restless.Copy(), list: have.list}
+	for _, s := range changed {
+		was, _ := have.definitions.Get(s.Name)
+		if was != nil && was.stored.Revision == s.Revision {
+			continue
 		}
-		d := have.definitions[s.Name]
-		if d == nil || d.stored.Revision != s.Revision {
-			if d, err = newDefinition(s, d, r.convert, &r.shapes); err != nil {
-				r.log.Error("a custom resource definition is not served", "error", err)
-				continue
-			}
+		if was != nil {
+			replaced = append(replaced, was)
 		}
-		next.definitions[s.Name] = d
-		if len(d.kinds) > 0 {
-			group := d.head.Spec.Group
-			byGroup[group] = append(byGroup[group], d.kinds...)
+		next.put(s.Name, was, r.define(s, was))
+	}
+	return next, replaced, nil
+}
+
+// define makes the definition that is stored; nil for one that is gone or
+// cannot be read.
+func (r *Registry) define(s Stored, was *definition) *definition {
+	if s.Value == nil {
+		return nil
+	}
+	d, err := newDefinition(s, was, r.convert, &r.shapes)
+	if err != nil {
+		r.log.Error("a custom resource definition is not served", "error", err)
+		return nil
+	}
+	return d
+}
+
+// missing says of definitions that are not among all that they are gone.
+func (l *listing) missing(all []Stored) (gone []Stored) {
+	there := make(map[string]bool, len(all))
+	for _, s := range all {
+		there[s.Name] = true
+	}
+	l.definitions.Scan(func(name string, _ *definition) bool {
+		if !there[name] {
+			gone = append(gone, Stored{Name: name})
+		}
+		return true
+	})
+	return gone
+}
+
+// put puts a definition in the place of another; either may be nil.
+func (l *listing) put(name string, was, now *definition) {
+	l.definitions.Delete(name)
+	l.restless.Delete(name)
+	if now != nil {
+		l.definitions.Set(name, now)
+		if now.head.waits() {
+			l.restless.Set(name, now)
 		}
 	}
-	all := slices.Clone(r.builtin.All())
-	for _, group := range slices.Sorted(maps.Keys(byGroup)) {
-		slices.SortStableFunc(byGroup[group], func(a, b *kinds.Resource) int {
-			return version.CompareKubeAwareVersionStrings(b.Versions[0], a.Versions[0])
-		})
-		for _, k := range byGroup[group] {
-			if !r.groups[group] || r.builtin.Find(k.Group, k.Versions[0], k.Name) == nil {
-				all = append(all, k)
-			}
-		}
+	if was != nil && len(was.kinds) > 0 {
+		l.list = l.list.Put(was.kinds[0].GroupResource())
 	}
-	next.list = kinds.NewList(all)
-	return next, nil
+	if now != nil && len(now.kinds) > 0 {
+		l.list = l.list.Put(now.kinds[0].GroupResource(), now.kinds...)
+	}
 }

@@ -40,13 +40,14 @@ func (r *Registry) Run(ctx context.Context, hands Hands) error {
 		r.Kinds()
 		seen := r.made.Load()
 		pending := false
-		for _, d := range seen.definitions {
+		seen.restless.Scan(func(name string, d *definition) bool {
 			done, err := r.tend(ctx, d, hands)
 			if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-				r.log.Error("a custom resource definition is not settled yet", "name", d.stored.Name, "error", err)
+				r.log.Error("a custom resource definition is not settled yet", "name", name, "error", err)
 			}
 			pending = pending || !done || err != nil
-		}
+			return true
+		})
 		if r.source.Revision() != seen.revision {
 			wait = removeFirst
 			continue
@@ -74,16 +75,24 @@ func (r *Registry) Run(ctx context.Context, hands Hands) error {
 // left to wait for but another change of definitions.
 func (r *Registry) tend(ctx context.Context, d *definition, hands Hands) (done bool, err error) {
 	self := r.builtin.Find(apiextensions.GroupName, "v1", "customresourcedefinitions")
-	switch {
-	case d.head.Metadata.DeletionTimestamp != nil && slices.Contains(d.head.Metadata.Finalizers, apiextensions.CustomResourceCleanupFinalizer):
+	if d.head.isDeleted() {
 		return r.remove(ctx, self, d, hands)
-	case d.head.Metadata.DeletionTimestamp == nil && !d.head.is(apiextensions.NamesAccepted):
-		// An update asks for the names again, and is none when they are still
-		// taken.
-		return true, hands.Amend(ctx, self, "", "", d.stored.Name, func(runtime.Object) error { return nil })
 	}
-	return true, nil
+	// An update asks for the names again, and is none when they are still
+	// taken.
+	return true, hands.Amend(ctx, self, "", "", d.stored.Name, func(runtime.Object) error { return nil })
 }
+
+// waits says that a definition waits for its objects to go, or for names that
+// were taken.
+func (h *head) waits() bool {
+	if h.isDeleted() {
+		return slices.Contains(h.Metadata.Finalizers, apiextensions.CustomResourceCleanupFinalizer)
+	}
+	return !h.is(apiextensions.NamesAccepted)
+}
+
+func (h *head) isDeleted() bool { return h.Metadata.DeletionTimestamp != nil }
 
 func (r *Registry) remove(ctx context.Context, self *kinds.Resource, d *definition, hands Hands) (bool, error) {
 	ended := condition(internal.Terminating, internal.ConditionFalse, "InstanceDeletionCompleted", "removed all instances")

@@ -3,7 +3,6 @@ package crd_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"runtime"
 	"sync/atomic"
@@ -23,14 +22,8 @@ type changing struct {
 
 func (c *changing) Revision() uint64 { return c.revision.Load() }
 
-func (c *changing) All(context.Context) iter.Seq2[crd.Stored, error] {
-	return func(yield func(crd.Stored, error) bool) {
-		for _, s := range c.at(c.Revision()) {
-			if !yield(s, nil) {
-				return
-			}
-		}
-	}
+func (c *changing) Since(context.Context, uint64) ([]crd.Stored, bool, uint64, error) {
+	return c.at(c.Revision()), true, c.Revision(), nil
 }
 
 func (c *changing) Wait(ctx context.Context, _ uint64) error {

@@ -66,9 +66,11 @@ func priorityOf(gv schema.GroupVersion) priority {
 // localVersions are the group versions of a list, in its order.
 func localVersions(list *kinds.List) []schema.GroupVersion {
 	var all []schema.GroupVersion
+	known := map[schema.GroupVersion]bool{}
 	for _, r := range list.All() {
 		for _, v := range r.Versions {
-			if gv := (schema.GroupVersion{Group: r.Group, Version: v}); !slices.Contains(all, gv) {
+			if gv := (schema.GroupVersion{Group: r.Group, Version: v}); !known[gv] {
+				known[gv] = true
 				all = append(all, gv)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,24 +114,57 @@ func (d definitions) Revision() uint64 {
 	return 1 // there were some when the store was opened
 }
 
-// All implements crd.Source.
-func (d definitions) All(ctx context.Context) iter.Seq2[crd.Stored, error] {
-	return func(yield func(crd.Stored, error) bool) {
-		sn, err := d.Store.Snapshot(store.Main)
-		if err != nil {
-			yield(crd.Stored{}, err)
-			return
-		}
-		for o, err := range sn.Scan(ctx, kinds.Definitions, store.Range{}) {
-			if err != nil {
-				yield(crd.Stored{}, err)
-				return
-			}
-			if !yield(crd.Stored{Name: o.Key(), Revision: uint64(o.Rev), Value: o.Value()}, nil) {
-				return
-			}
+// Since implements crd.Source. A mark is a revision of the store.
+func (d definitions) Since(ctx context.Context, mark uint64) (changed []crd.Stored, all bool, next uint64, err error) {
+	sn, err := d.Store.Snapshot(store.Main)
+	if err != nil {
+		return nil, false, 0, err
+	}
+	next = uint64(sn.Rev())
+	if mark > 0 {
+		changed, err = d.changed(ctx, sn, store.Revision(mark))
+		if !errors.Is(err, store.ErrCompacted) {
+			return changed, false, next, err
 		}
 	}
+	changed = make([]crd.Stored, 0, sn.Len(kinds.Definitions))
+	for o, err := range sn.Scan(ctx, kinds.Definitions, store.Range{}) {
+		if err != nil {
+			return nil, false, 0, err
+		}
+		changed = append(changed, storedDefinition(o))
+	}
+	return changed, true, next, nil
+}
+
+// changed are the definitions, as they are in a snapshot, that were written
+// after a revision.
+func (d definitions) changed(ctx context.Context, sn *store.Snapshot, after store.Revision) ([]crd.Stored, error) {
+	var changed []crd.Stored
+	seen := map[string]bool{}
+	for c, err := range d.Store.Changes(ctx, store.Main, kinds.Definitions, after) {
+		if err != nil {
+			return nil, err
+		}
+		if seen[c.Key()] {
+			continue
+		}
+		seen[c.Key()] = true
+		o, err := sn.Get(ctx, kinds.Definitions, c.Key())
+		if err != nil {
+			return nil, err
+		}
+		if o == nil {
+			changed = append(changed, crd.Stored{Name: c.Key()})
+		} else {
+			changed = append(changed, storedDefinition(o))
+		}
+	}
+	return changed, nil
+}
+
+func storedDefinition(o *store.Object) crd.Stored {
+	return crd.Stored{Name: o.Key(), Revision: uint64(o.Rev), Value: o.Value()}
 }
 
 // Wait implements crd.Source.
