@@ -218,7 +218,7 @@ func (s *story) store(t *testing.T, at scope, obj runtime.Object) {
 	a.SetUID(types.UID("uid"))
 	a.SetName("x")
 	a.SetResourceVersion(fmt.Sprint(s.rev))
-	versioned := s.versioned(t, at, obj)
+	versioned := s.fieldsOf(t, at, obj)
 	if s.live = s.internal(at, versioned); s.live == nil {
 		t.Fatalf("it cannot be read back: %s", text(versioned))
 	}
@@ -236,8 +236,8 @@ func (s *story) empty(t *testing.T, at scope) runtime.Object {
 	return obj
 }
 
-// versioned is an object's fields in a version.
-func (s *story) versioned(t *testing.T, at scope, obj runtime.Object) map[string]any {
+// fieldsOf are an object's fields, in a version.
+func (s *story) fieldsOf(t testing.TB, at scope, obj runtime.Object) map[string]any {
 	v, err := s.scheme.ConvertToVersion(obj, at.kind.GroupVersion())
 	if err != nil {
 		t.Fatal(err)
@@ -302,7 +302,7 @@ func (s *story) manifest(at scope) *unstructured.Unstructured {
 
 // changed is a new version of the stored object, nil for one that cannot be.
 func (s *story) changed(t *testing.T, at scope, live runtime.Object) runtime.Object {
-	fields := s.versioned(t, at, live)
+	fields := s.fieldsOf(t, at, live)
 	metadata, _ := fields["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
