@@ -123,7 +123,8 @@ func (m *Manager) merge(have, want *typed.TypedValue, owners record, self who, f
 	if !owners.allIn(m.version) {
 		return m.prune(have, want, owners, self, force)
 	}
-	c := &comparison{Manager: m, live: have, byVersion: map[fieldpath.APIVersion]*typed.Comparison{}}
+	c := m.newComparison()
+	c.live, c.shape = have, shapeOf(have)
 	fitting, err := c.fit(owners)
 	if err != nil {
 		return nil, nil, err

@@ -63,6 +63,8 @@ type Manager struct {
 	Config
 	version fieldpath.APIVersion
 	hub     schema.GroupVersion
+	shape   func() (shape, error) // of objects in the version of requests
+	checked checked
 	failed  rarely
 }
 
@@ -75,6 +77,7 @@ func New(c Config) *Manager {
 	if c.Untyped {
 		m.hub = c.Kind.GroupVersion()
 	}
+	m.shape = sync.OnceValues(m.findShape)
 	return m
 }
 

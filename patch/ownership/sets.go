@@ -46,12 +46,12 @@ func (s *set) written() (string, error) {
 
 // in is the set after changes of the schema from granular to atomic: whoever
 // owned parts owns the whole.
-func (s *set) in(value *typed.TypedValue) (*set, error) {
-	at := shape{value.Schema(), value.TypeRef()}
+func (s *set) in(at shape) (*set, error) {
 	if known := s.fitted.Load(); known != nil && known.shape.equals(at) {
 		return known.set, nil
 	}
-	changed, err := typed.ReconcileFieldSetWithSchema(s.Set, value)
+	nothing := typed.AsTypedUnvalidated(nil, at.schema, at.ref) //nolint:staticcheck // of the value, only its type is asked for
+	changed, err := typed.ReconcileFieldSetWithSchema(s.Set, nothing)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,10 @@ package ownership
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
@@ -77,14 +79,19 @@ func (c *comparison) resettle(owners record) (record, *typed.Comparison, error) 
 type comparison struct {
 	*Manager
 	versions  versions
-	live, obj *typed.TypedValue
+	shape     shape
+	live, obj *typed.TypedValue // nil as long as nobody needs them
+	typed     func() error      // makes these two
 	hadRecord bool
 	byVersion map[fieldpath.APIVersion]*typed.Comparison
 }
 
+func (m *Manager) newComparison() *comparison {
+	return &comparison{Manager: m, versions: versions{Manager: m}, typed: func() error { return nil }, byVersion: map[fieldpath.APIVersion]*typed.Comparison{}}
+}
+
 // compared compares two objects, in the version of requests.
 func (m *Manager) compared(live, obj runtime.Object) (*comparison, error) {
-	c := &comparison{Manager: m, versions: versions{Manager: m}, hadRecord: hasRecord(live), byVersion: map[fieldpath.APIVersion]*typed.Comparison{}}
 	after, err := m.bare(obj)
 	if err != nil {
 		return nil, fmt.Errorf("failed to convert new object (%v) to proper version (%v): %w", describe(obj), m.version, err)
@@ -93,13 +100,69 @@ func (m *Manager) compared(live, obj runtime.Object) (*comparison, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to convert live object (%v) to proper version: %w", describe(live), err)
 	}
-	if c.obj, err = m.Types.ObjectToTyped(after, typed.AllowDuplicates); err != nil {
-		return nil, fmt.Errorf("failed to convert new object (%v) to smd typed: %w", describe(after), err)
+	c := m.newComparison()
+	c.hadRecord = hasRecord(live)
+	c.typed = func() (err error) {
+		if c.obj, err = m.Types.ObjectToTyped(after, typed.AllowDuplicates); err != nil {
+			return fmt.Errorf("failed to convert new object (%v) to smd typed: %w", describe(after), err)
+		}
+		if c.live, err = m.Types.ObjectToTyped(before, typed.AllowDuplicates); err != nil {
+			return fmt.Errorf("failed to convert live object (%v) to smd typed: %w", describe(before), err)
+		}
+		return nil
 	}
-	if c.live, err = m.Types.ObjectToTyped(before, typed.AllowDuplicates); err != nil {
-		return nil, fmt.Errorf("failed to convert live object (%v) to smd typed: %w", describe(before), err)
+	if found, err := m.differences(before, after); err == nil {
+		c.found(m.version, found)
+		c.shape, err = m.shape()
+		return c, err
 	}
+	if err := c.both(); err != nil {
+		return nil, err
+	}
+	c.shape = shapeOf(c.live)
 	return c, nil
+}
+
+// differences compares two objects without a look at what is equal. An error
+// says no more than that it has to be done the long way.
+func (m *Manager) differences(before, after runtime.Object) (*typed.Comparison, error) {
+	s, err := m.shape()
+	if err != nil {
+		return nil, err
+	}
+	d := newDiffer()
+	was, isMap := before.(*unstructured.Unstructured)
+	is, areMaps := after.(*unstructured.Unstructured)
+	if isMap && areMaps {
+		if !s.valid(was.Object) {
+			return nil, errOdd
+		}
+		return d.found, d.compare(s, was.Object, is.Object)
+	}
+	l, r := reflect.ValueOf(before), reflect.ValueOf(after)
+	if isMap || areMaps || l.Type() != r.Type() {
+		return nil, errOdd
+	}
+	check, t := m.checked.of(s, l.Type()), s.granular(l, r)
+	if t == nil || !check.valid(l) || !check.valid(r) {
+		return nil, errOdd
+	}
+	return d.found, d.structs(s, t, l.Elem(), r.Elem())
+}
+
+// found notes what differs in a version, without what cannot be owned in it.
+func (c *comparison) found(version fieldpath.APIVersion, differs *typed.Comparison) *typed.Comparison {
+	differs = differs.FilterFields(c.Resets[version])
+	c.byVersion[version] = differs
+	return differs
+}
+
+// both makes sure that there are values of both objects.
+func (c *comparison) both() error {
+	if c.live != nil && c.obj != nil {
+		return nil
+	}
+	return c.typed()
 }
 
 var errMissing = errors.New("no such version")
@@ -109,6 +172,9 @@ var errMissing = errors.New("no such version")
 func (c *comparison) in(version fieldpath.APIVersion) (*typed.Comparison, error) {
 	if known := c.byVersion[version]; known != nil {
 		return known, nil
+	}
+	if err := c.both(); err != nil {
+		return nil, err
 	}
 	live, obj := c.live, c.obj
 	if version != c.version {
@@ -120,13 +186,11 @@ func (c *comparison) in(version fieldpath.APIVersion) (*typed.Comparison, error)
 			return nil, err
 		}
 	}
-	found, err := live.Compare(obj)
+	differs, err := live.Compare(obj)
 	if err != nil {
 		return nil, fmt.Errorf("failed to compare objects: %w", err)
 	}
-	found = found.FilterFields(c.Resets[version])
-	c.byVersion[version] = found
-	return found, nil
+	return c.found(version, differs), nil
 }
 
 func (c *comparison) converted(value *typed.TypedValue, version fieldpath.APIVersion) (*typed.TypedValue, error) {
@@ -146,22 +210,34 @@ func (c *comparison) converted(value *typed.TypedValue, version fieldpath.APIVer
 func (c *comparison) fit(owners record) (record, error) {
 	kept := make(record, 0, len(owners)+1)
 	for _, o := range owners {
-		live := c.live
-		if o.version != c.version {
-			var err error
-			if live, err = c.converted(live, o.version); errors.Is(err, errMissing) {
-				continue
-			} else if err != nil {
-				return nil, err
-			}
+		at, err := c.shapeIn(o.version)
+		if errors.Is(err, errMissing) {
+			continue
+		} else if err != nil {
+			return nil, err
 		}
-		fields, err := o.fields.in(live)
+		fields, err := o.fields.in(at)
 		if err != nil {
 			return nil, err
 		}
 		kept = append(kept, o.owning(fields))
 	}
 	return kept, nil
+}
+
+// shapeIn is the type of the stored object in a version.
+func (c *comparison) shapeIn(version fieldpath.APIVersion) (shape, error) {
+	if version == c.version {
+		return c.shape, nil
+	}
+	if err := c.both(); err != nil {
+		return shape{}, err
+	}
+	live, err := c.converted(c.live, version)
+	if err != nil {
+		return shape{}, err
+	}
+	return shapeOf(live), nil
 }
 
 // owning is the owner with another set of fields.

@@ -21,6 +21,22 @@ type shape struct {
 
 func (s shape) equals(t shape) bool { return s.schema == t.schema && s.ref.Equals(&t.ref) }
 
+// shapeOf is the type of a value.
+func shapeOf(v *typed.TypedValue) shape { return shape{v.Schema(), v.TypeRef()} }
+
+// findShape finds the type that objects have in the version of requests.
+func (m *Manager) findShape() (shape, error) {
+	obj, err := m.empty(m.Kind)
+	if err != nil {
+		return shape{}, err
+	}
+	v, err := m.Types.ObjectToTyped(obj)
+	if err != nil {
+		return shape{}, err
+	}
+	return shapeOf(v), nil
+}
+
 // empty is an object with nothing in it.
 func (m *Manager) empty(kind schema.GroupVersionKind) (runtime.Object, error) {
 	obj, err := m.Scheme.New(kind)
