@@ -115,12 +115,7 @@ func (m *Manager) update(live, obj runtime.Object, manager string) (runtime.Obje
 	if owners, err = m.wrote(live, obj, owners, manager); err != nil {
 		return nil, err
 	}
-	fields, err := owners.encode()
-	if err != nil {
-		return nil, err
-	}
-	after.SetManagedFields(fields)
-	return obj, nil
+	return obj, setRecord(after, owners)
 }
 
 // claimed is the record that an update starts from: what the new object says,
@@ -129,15 +124,12 @@ func (m *Manager) update(live, obj runtime.Object, manager string) (runtime.Obje
 // through a subresource not at all.
 func (m *Manager) claimed(live, obj metav1.Object) record {
 	if m.Subresource == "" {
-		claims := obj.GetManagedFields()
-		if isReset(claims) {
-			return nil
-		}
-		if r, err := decode(claims); err == nil && len(r) > 0 {
+		r, reset, err := recordOf(obj)
+		if reset || err == nil && len(r) > 0 {
 			return r
 		}
 	}
-	r, err := decode(live.GetManagedFields())
+	r, _, err := recordOf(live)
 	if err != nil {
 		return nil
 	}
@@ -160,7 +152,7 @@ func (m *Manager) Apply(live, applied runtime.Object, manager string, force bool
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get accessor: %w", err)
 	}
-	owners, err := decode(a.GetManagedFields())
+	owners, _, err := recordOf(a)
 	if err != nil {
 		return nil, fmt.Errorf("failed to decode managed fields: %w", err)
 	}
@@ -168,15 +160,10 @@ func (m *Manager) Apply(live, applied runtime.Object, manager string, force bool
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	fields, err := owners.encode()
-	if err != nil {
-		return nil, err
-	}
 	if a, err = meta.Accessor(obj); err != nil {
 		return nil, err
 	}
-	a.SetManagedFields(fields)
-	return obj, nil
+	return obj, setRecord(a, owners)
 }
 
 // describe names an object in errors, as upstream does.

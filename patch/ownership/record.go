@@ -31,6 +31,7 @@ type owner struct {
 	version fieldpath.APIVersion // that fields are named in
 	time    *metav1.Time
 	fields  *set
+	source  map[string]any // what fields were read from; nil for nothing that can be used again
 }
 
 // who is what tells owners apart.
@@ -125,15 +126,20 @@ func (r record) without(w who) record {
 	return slices.DeleteFunc(r, func(o *owner) bool { return o.who == w })
 }
 
-// encode writes a record down, in the order that upstream has it.
-func (r record) encode() ([]metav1.ManagedFieldsEntry, error) {
-	if len(r) == 0 {
-		return nil, nil
-	}
+// sort puts owners in the order that records have them in.
+func (r record) sort() {
 	slices.SortFunc(r, func(a, b *owner) int {
 		return firstOf(strings.Compare(string(a.operation), string(b.operation)), a.age(b), strings.Compare(a.manager, b.manager),
 			strings.Compare(string(a.version), string(b.version)), strings.Compare(a.subresource, b.subresource))
 	})
+}
+
+// encode writes a record down.
+func (r record) encode() ([]metav1.ManagedFieldsEntry, error) {
+	if len(r) == 0 {
+		return nil, nil
+	}
+	r.sort()
 	entries := make([]metav1.ManagedFieldsEntry, len(r))
 	for i, o := range r {
 		fields, err := o.fields.encode()

@@ -1,7 +1,7 @@
 package ownership
 
 import (
-	"strings"
+	"bytes"
 	"sync"
 	"sync/atomic"
 
@@ -18,8 +18,9 @@ const maxKept = 1 << 20
 // never changes.
 type set struct {
 	*fieldpath.Set
-	text   atomic.Pointer[string] // as it is written; nil until asked for
-	fitted atomic.Pointer[fit]    // to the schema that it was last held against
+	text   atomic.Pointer[string]         // as it is written; nil until asked for
+	tree   atomic.Pointer[map[string]any] // as the fields of an object; likewise
+	fitted atomic.Pointer[fit]            // to the schema that it was last held against
 }
 
 // fit is what is left of a set in a schema.
@@ -65,18 +66,18 @@ func (s *set) in(at shape) (*set, error) {
 
 // parse reads a set.
 func parse(fields *metav1.FieldsV1) (*set, error) {
-	text := "{}"
+	text := []byte("{}")
 	if fields != nil {
-		text = fields.GetRawString()
+		text = fields.GetRawBytes()
 	}
 	if s := kept.get(text); s != nil {
 		return s, nil
 	}
 	s := newSet(&fieldpath.Set{})
-	if err := s.FromJSON(strings.NewReader(text)); err != nil {
+	if err := s.FromJSON(bytes.NewReader(text)); err != nil {
 		return nil, err
 	}
-	kept.put(text, s)
+	kept.put(string(text), s)
 	return s, nil
 }
 
@@ -105,15 +106,15 @@ type sets struct {
 	size       int // of the young, in bytes
 }
 
-func (k *sets) get(text string) *set {
+func (k *sets) get(text []byte) *set {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s := k.young[text]; s != nil {
+	if s := k.young[string(text)]; s != nil {
 		return s
 	}
-	s := k.old[text]
+	s := k.old[string(text)]
 	if s != nil {
-		k.putLocked(text, s)
+		k.putLocked(string(text), s)
 	}
 	return s
 }
@@ -121,7 +122,7 @@ func (k *sets) get(text string) *set {
 func (k *sets) put(text string, s *set) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.putLocked(strings.Clone(text), s)
+	k.putLocked(text, s)
 }
 
 func (k *sets) putLocked(text string, s *set) {

@@ -246,7 +246,7 @@ func (o *owner) owning(fields *set) *owner {
 		return o
 	}
 	changed := *o
-	changed.fields = fields
+	changed.fields, changed.source = fields, nil
 	return &changed
 }
 
