@@ -19,13 +19,17 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 
 	"setpoint.dev/setpoint/admission/namespace"
+	"setpoint.dev/setpoint/admission/policy"
 	"setpoint.dev/setpoint/admission/view"
 	"setpoint.dev/setpoint/admission/webhook"
+	"setpoint.dev/setpoint/kinds"
 )
 
 // Config says what the plugins work with, and which of them run.
 type Config struct {
 	Objects view.Objects
+	// Kinds are those that are served.
+	Kinds func() *kinds.List
 	// Services finds where webhooks that are services are reached.
 	Services webhookutil.ServiceResolver
 	// Authorizer answers what conditions and policies ask about users.
@@ -48,11 +52,17 @@ type shared struct {
 	webhooks *webhook.Callers
 }
 
+func (s shared) policies() policy.Config {
+	return policy.Config{Objects: s.Objects, Kinds: s.Kinds, Authorizer: s.Authorizer}
+}
+
 // plugins are all there are, in the order in which they act. The whole list
 // mutates first; the whole list validates after the object's own validation.
 var plugins = []plugin{
 	{name: "NamespaceLifecycle", make: func(cfg shared) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
+	{name: policy.MutatingName, make: func(cfg shared) (admission.Interface, error) { return policy.NewMutating(cfg.policies()), nil }},
 	{name: webhook.MutatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }},
+	{name: policy.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return policy.NewValidating(cfg.policies()), nil }},
 	{name: webhook.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewValidating(cfg.webhooks), nil }},
 }
 

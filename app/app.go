@@ -184,7 +184,7 @@ func (a *App) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain, err := admission.New(admission.Config{Objects: &rest.Objects{Store: a.store, Kinds: all}, Services: services, Authorizer: a.may})
+	chain, err := admission.New(admission.Config{Objects: &rest.Objects{Store: a.store, Kinds: all}, Kinds: all, Services: services, Authorizer: a.may})
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,9 @@ func NewUntypedOwnership(scheme ownership.Scheme, types func() (managedfields.Ty
 	return &Ownership{scheme: scheme, types: types, untyped: true, managers: map[scope]*ownership.Manager{}}
 }
 
+// Types tell about the lists and maps of the kinds.
+func (o *Ownership) Types() (managedfields.TypeConverter, error) { return o.types() }
+
 // For returns the manager of requests that write a kind, or one of its
 // subresources, in the given version. Fields in resets cannot be owned that
 // way.

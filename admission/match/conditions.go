@@ -11,13 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/cel/environment"
-)
 
-// compiler is made when the first condition is asked: most servers have none.
-var compiler = sync.OnceValue(func() cel.ConditionCompiler {
-	return cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
-})
+	"setpoint.dev/setpoint/admission/expression"
+)
 
 // Conditions are CEL expressions that must all be true of a request. They are
 // compiled when they are first asked.
@@ -57,6 +53,6 @@ func (c *Conditions) compile() {
 	for i := range c.Of {
 		expressions[i] = (*matchconditions.MatchCondition)(&c.Of[i])
 	}
-	evaluator := compiler().CompileCondition(expressions, cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.StoredExpressions)
+	evaluator := expression.Plain().Conditions(expressions, cel.OptionalVariableDeclarations{HasAuthorizer: true})
 	c.matcher = matchconditions.NewMatcher(evaluator, c.Failure, c.Kind, c.Step, c.Name)
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
@@ -41,7 +39,7 @@ func (m *Mutating) Admit(ctx context.Context, a admission.Attributes, o admissio
 	}
 	r := &round{
 		callers: m.callers, attributes: a, interfaces: o,
-		rounds: reinvoke.Begin[string](a, MutatingName), versions: &current{attributes: a, interfaces: o},
+		rounds: reinvoke.Begin[string](a, MutatingName), versions: match.NewCurrent(a, o),
 	}
 	defer func() { r.rounds.End(a.GetObject()) }()
 	for i, h := range hooks {
@@ -49,7 +47,7 @@ func (m *Mutating) Admit(ctx context.Context, a admission.Attributes, o admissio
 			return err
 		}
 	}
-	return r.versions.finish()
+	return r.versions.Finish()
 }
 
 // round is one time of asking all webhooks about a request.
@@ -58,15 +56,15 @@ type round struct {
 	attributes admission.Attributes
 	interfaces admission.ObjectInterfaces
 	rounds     *reinvoke.Rounds[string]
-	versions   *current
+	versions   *match.Current
 }
 
 // ask asks one webhook if the request is for it. An error is the answer to the
 // request.
 func (r *round) ask(ctx context.Context, h *hook, index int) error {
 	about := r.attributes
-	if r.versions.have != nil {
-		about = r.versions.have
+	if now := r.versions.Now(); now != nil {
+		about = now
 	}
 	invocation, err := r.callers.wants(ctx, h, about, r.interfaces, r.versions)
 	if invocation == nil || err != nil {
@@ -116,35 +114,4 @@ func (r *round) patch(ctx context.Context, h *hook, invocation *generic.WebhookI
 	a.Dirty, a.VersionedObject = true, patched
 	r.interfaces.GetObjectDefaulter().Default(patched)
 	return changed, nil
-}
-
-// current is the object of a request in the version that was last asked for,
-// with all that has been done to it. It implements upstream's
-// VersionedAttributeAccessor.
-type current struct {
-	attributes admission.Attributes
-	interfaces admission.ObjectInterfaces
-	have       *admission.VersionedAttributes
-}
-
-// VersionedAttribute converts the object to a version, from the one that it is
-// in.
-func (c *current) VersionedAttribute(kind schema.GroupVersionKind) (_ *admission.VersionedAttributes, err error) {
-	if c.have == nil {
-		c.have, err = admission.NewVersionedAttributes(c.attributes, kind, c.interfaces)
-	} else {
-		err = admission.ConvertVersionedAttributes(c.have, kind, c.interfaces)
-	}
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	return c.have, nil
-}
-
-// finish gives the request's own object what has been done to the version.
-func (c *current) finish() error {
-	if c.have == nil || c.have.VersionedObject == nil || !c.have.Dirty {
-		return nil
-	}
-	return c.interfaces.GetObjectConvertor().Convert(c.have.VersionedObject, c.attributes.GetObject(), nil)
 }

@@ -3,8 +3,10 @@ package rest
 import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 
 	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/patch"
 )
 
 // interfaces are what admission may ask about the kind of a request. It
@@ -12,7 +14,12 @@ import (
 type interfaces struct {
 	resource *kinds.Resource
 	all      *kinds.List
+	owners   *patch.Ownership
 }
+
+// TypeConverter tells about the lists and maps of the kind, for policies that
+// apply to them.
+func (i interfaces) TypeConverter() (managedfields.TypeConverter, error) { return i.owners.Types() }
 
 func (i interfaces) GetObjectCreater() runtime.ObjectCreater     { return i.resource.Scheme }
 func (i interfaces) GetObjectTyper() runtime.ObjectTyper         { return i.resource.Scheme }

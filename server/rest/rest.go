@@ -29,6 +29,7 @@ import (
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/patch"
 	"setpoint.dev/setpoint/patch/ownership"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
@@ -313,11 +314,15 @@ func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*ownership.Ma
 	if c.scales() {
 		resets = nil // they are the object's
 	}
-	owners := c.codecs.get(c.resource.Scheme).owners // also those of any kind's scale
+	return c.owners().For(c.spoken(), c.info.Subresource, fieldpath.NewExcludeFilterSetMap(resets))
+}
+
+// owners keep the record of who owns which field of what the request is for.
+func (c *call) owners() *patch.Ownership {
 	if c.resource.Custom != nil && !c.scales() {
-		owners = c.resource.Custom.Owners()
+		return c.resource.Custom.Owners()
 	}
-	return owners.For(c.spoken(), c.info.Subresource, fieldpath.NewExcludeFilterSetMap(resets))
+	return c.codecs.get(c.resource.Scheme).owners // also those of any kind's scale
 }
 
 func (c *call) notFound() error {

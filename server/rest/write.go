@@ -218,7 +218,7 @@ func (c *call) guard(obj, old runtime.Object) error {
 }
 
 func (c *call) interfaces() admission.ObjectInterfaces {
-	return interfaces{c.resource, c.Kinds()}
+	return interfaces{c.resource, c.Kinds(), c.owners()}
 }
 
 // mutate lets admission change the object, or refuse it, before anything else
