@@ -8,11 +8,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/merge"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
-	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 // beforeFirst owns what was there before the first apply to an object without a
@@ -60,11 +60,7 @@ func (m *Manager) applyOnce(live, applied runtime.Object, owners record, manager
 		manager = "unknown"
 	}
 	self := whoIs(manager, metav1.ManagedFieldsOperationApply, m.version, m.Subresource)
-	have, want, err := m.toMerge(live, applied)
-	if err != nil {
-		return nil, nil, err
-	}
-	merged, after, err := m.merge(have, want, owners, self, force)
+	obj, after, err := m.merged(live, applied, owners, self, force)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,28 +71,33 @@ func (m *Manager) applyOnce(live, applied runtime.Object, owners record, manager
 			after = after.with(o.owning(newSet(left)))
 		}
 	}
-	if merged == nil {
-		return withoutRecordOf(live.DeepCopyObject()), after, nil
+	if obj == nil {
+		return unchanged(live), after, nil
 	}
 	if o := after.get(self); o != nil {
 		stamped := *o
 		stamped.time = now()
 		after = after.with(&stamped)
 	}
-	obj, err := m.stored(merged, applied)
-	return obj, after, err
+	return obj, after, nil
 }
 
-func withoutRecordOf(obj runtime.Object) runtime.Object {
+// unchanged is an object as it is, without its record.
+func unchanged(obj runtime.Object) runtime.Object {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return withoutRecord(u).DeepCopy()
+	}
+	obj = obj.DeepCopyObject()
 	if a, err := meta.Accessor(obj); err == nil {
 		a.SetManagedFields(nil)
 	}
 	return obj
 }
 
-// toMerge are the stored object and the applied one as values. Nothing may be
-// twice in what is applied.
-func (m *Manager) toMerge(live, applied runtime.Object) (have, want *typed.TypedValue, err error) {
+// merged is the stored object with the applied one merged into it, nil when that
+// changes nothing, and the record after. Nothing may be twice in what is
+// applied.
+func (m *Manager) merged(live, applied runtime.Object, owners record, self who, force bool) (runtime.Object, record, error) {
 	a, err := meta.Accessor(applied)
 	if err != nil {
 		return nil, nil, fmt.Errorf("couldn't get accessor: %w", err)
@@ -108,42 +109,50 @@ func (m *Manager) toMerge(live, applied runtime.Object) (have, want *typed.Typed
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to convert live object (%v) to proper version: %w", describe(live), err)
 	}
-	if want, err = m.Types.ObjectToTyped(applied); err != nil {
+	want, err := m.Types.ObjectToTyped(applied)
+	if err != nil {
 		return nil, nil, fmt.Errorf("failed to create typed patch object (%v): %w", describe(applied), err)
 	}
-	if have, err = m.Types.ObjectToTyped(shown, typed.AllowDuplicates); err != nil {
+	obj, after, err := m.mergePart(shown, applied, want, owners, self, force)
+	if !errors.Is(err, errOdd) {
+		return obj, after, err
+	}
+	have, err := m.Types.ObjectToTyped(shown, typed.AllowDuplicates)
+	if err != nil {
 		return nil, nil, fmt.Errorf("failed to create typed live object (%v): %w", describe(shown), err)
 	}
-	return have, want, nil
+	all, after, err := m.mergeAll(have, want, owners, self, force)
+	if err != nil || all == nil {
+		return nil, after, err
+	}
+	obj, err = m.stored(all, applied)
+	return obj, after, err
 }
 
-// merge is the stored object with the applied one merged into it, nil when that
-// changes nothing, and the record after.
-func (m *Manager) merge(have, want *typed.TypedValue, owners record, self who, force bool) (*typed.TypedValue, record, error) {
+// mergePart merges with a look at those parts only that the applied object
+// names. An odd error says that it takes a look at all.
+func (m *Manager) mergePart(shown, applied runtime.Object, want *typed.TypedValue, owners record, self who, force bool) (runtime.Object, record, error) {
 	if !owners.allIn(m.version) {
-		return m.prune(have, want, owners, self, force)
+		return nil, nil, errOdd
 	}
 	c := m.newComparison()
-	c.live, c.shape = have, shapeOf(have)
-	fitting, err := c.fit(owners)
+	var err error
+	if c.shape, err = m.shape(); err != nil {
+		return nil, nil, errOdd
+	}
+	owners, err = c.claim(owners, want, self)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errOdd
 	}
-	wanted, err := want.ToFieldSet()
+	g, err := m.newGraft(shown, applied, want)
 	if err != nil {
-		return nil, nil, fmt.Errorf("failed to get field set: %w", err)
+		return nil, nil, errOdd
 	}
-	if reset := m.Resets[m.version]; reset != nil {
-		wanted = reset.Filter(wanted)
+	differs, err := g.differs()
+	if err != nil {
+		return nil, nil, errOdd
 	}
-	before := fitting.get(self)
-	if before != nil && !before.within(wanted) {
-		return m.prune(have, want, owners, self, force)
-	}
-	if c.obj, err = have.Merge(want); err != nil {
-		return nil, nil, fmt.Errorf("failed to merge config: %w", err)
-	}
-	owners = fitting.with(self.owns(wanted, m.version, before))
+	c.found(m.version, differs)
 	owners, changed, err := c.settle(owners, self)
 	if err != nil {
 		return nil, nil, err
@@ -151,10 +160,36 @@ func (m *Manager) merge(have, want *typed.TypedValue, owners record, self who, f
 	if !force && len(changed) > 0 {
 		return nil, nil, conflictsOf(changed)
 	}
-	if value.EqualsUsing(value.NewFreelistAllocator(), have.AsValue(), c.obj.AsValue()) {
+	if !g.changes() {
 		return nil, owners, nil
 	}
-	return c.obj, owners, nil
+	obj, err := g.grown()
+	if err != nil {
+		return nil, nil, errOdd
+	}
+	obj, err = m.defaulted(obj, applied)
+	return obj, owners, err
+}
+
+// claim is the record with the applier as the owner of all it wants; odd when it
+// has given up something.
+func (c *comparison) claim(owners record, want *typed.TypedValue, self who) (record, error) {
+	owners, err := c.fit(owners)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := want.ToFieldSet()
+	if err != nil {
+		return nil, err
+	}
+	if reset := c.Resets[c.version]; reset != nil {
+		wanted = reset.Filter(wanted)
+	}
+	before := owners.get(self)
+	if before != nil && !before.within(wanted) {
+		return nil, errOdd
+	}
+	return owners.with(self.owns(wanted, c.version, before)), nil
 }
 
 // owns is the entry of an owner after it has written, at the time of the one
@@ -175,10 +210,9 @@ func (r record) allIn(version fieldpath.APIVersion) bool {
 // within says that all that is owned is in a set.
 func (o *owner) within(fields *fieldpath.Set) bool { return o.fields.Difference(fields).Empty() }
 
-// prune merges where the applier may have given up fields, or where somebody
-// owns fields in another version: what nobody else owns has to go, and it may
-// have another name there.
-func (m *Manager) prune(have, want *typed.TypedValue, owners record, self who, force bool) (*typed.TypedValue, record, error) {
+// mergeAll merges two whole values. It can tell what has to go: what the applier
+// has given up and nobody else owns, be it by another name in another version.
+func (m *Manager) mergeAll(have, want *typed.TypedValue, owners record, self who, force bool) (*typed.TypedValue, record, error) {
 	updater := (&merge.UpdaterBuilder{Converter: &versions{Manager: m}, IgnoreFilter: m.Resets}).BuildUpdater()
 	ids, fields := make(map[string]*owner, len(owners)), make(fieldpath.ManagedFields, len(owners))
 	for _, o := range owners {
@@ -224,8 +258,15 @@ func (m *Manager) stored(merged *typed.TypedValue, applied runtime.Object) (runt
 	if obj, err = m.Scheme.ConvertToVersion(obj, m.Kind.GroupVersion()); err != nil {
 		return nil, fmt.Errorf("failed to convert new object (%v) to proper version: %w", describe(applied), err)
 	}
+	return m.defaulted(obj, applied)
+}
+
+// defaulted fills in an object's defaults and brings it into the version that
+// objects are kept in. It may change what it is given.
+func (m *Manager) defaulted(obj, applied runtime.Object) (runtime.Object, error) {
 	m.Scheme.Default(obj)
-	if obj, err = m.Scheme.ConvertToVersion(obj, m.hub); err != nil {
+	obj, err := m.convert(obj, m.hub)
+	if err != nil {
 		return nil, fmt.Errorf("failed to convert to unversioned (%v): %w", describe(applied), err)
 	}
 	return obj, nil

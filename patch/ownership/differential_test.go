@@ -26,7 +26,7 @@ var sequences = flag.Int("sequences", 6, "random sequences of writes for each ki
 
 const (
 	writes   = 40 // in one sequence
-	managers = 14 // enough that some are joined
+	managers = 13 // enough that some are joined
 )
 
 // TestSameAsUpstream runs random sequences of writes by several managers through
@@ -67,6 +67,8 @@ type story struct {
 	rand *rand.Rand
 	live runtime.Object // internal; nil before it is created
 	rev  int
+	// applied is what each manager has applied last.
+	applied map[string]map[string]any
 
 	compared, applies, conflicts, refused, unowned int
 }
@@ -111,7 +113,7 @@ func (s *story) one(t *testing.T, name string) {
 	var did string
 	before := live.DeepCopyObject()
 	if s.chance(2) {
-		config, force := s.manifest(at), s.chance(2)
+		config, force := s.manifest(at, manager), s.chance(2)
 		did = fmt.Sprintf("%s applies, force %v, %s %s: %s", manager, force, at.kind.Version, at.subresource, text(config))
 		s.applies++
 		want, wantErr = at.upstream.Apply(live.DeepCopyObject(), config.DeepCopy(), manager, force)
@@ -271,10 +273,14 @@ func (s *story) internal(at scope, fields map[string]any) runtime.Object {
 	return obj
 }
 
-// manifest is something to apply, now and then something that cannot be.
-func (s *story) manifest(at scope) *unstructured.Unstructured {
+// manifest is something to apply, often what the manager has applied before and
+// more, now and then something that cannot be.
+func (s *story) manifest(at scope, manager string) *unstructured.Unstructured {
 	m := map[string]any{}
-	for range 1 + s.rand.IntN(4) {
+	if last := s.applied[manager]; last != nil && !s.chance(3) {
+		m = runtime.DeepCopyJSON(last)
+	}
+	for range s.rand.IntN(4) {
 		s.join(m, s.fragment(s.rand, at.kind.Version), s.chance(10))
 	}
 	metadata, ok := m["metadata"].(map[string]any)
@@ -283,6 +289,10 @@ func (s *story) manifest(at scope) *unstructured.Unstructured {
 		m["metadata"] = metadata
 	}
 	metadata["name"] = "x"
+	if s.applied == nil {
+		s.applied = map[string]map[string]any{}
+	}
+	s.applied[manager] = runtime.DeepCopyJSON(m)
 	u := &unstructured.Unstructured{Object: m}
 	u.SetGroupVersionKind(at.kind)
 	switch s.rand.IntN(60) {
