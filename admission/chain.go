@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 
+	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/admission/namespace"
 	"setpoint.dev/setpoint/admission/policy"
 	"setpoint.dev/setpoint/admission/view"
@@ -34,6 +35,11 @@ type Config struct {
 	Services webhookutil.ServiceResolver
 	// Authorizer answers what conditions and policies ask about users.
 	Authorizer authorizer.Authorizer
+	// Initializers says how objects wait for initializers, Waiting which do, and
+	// Health what has been seen of those that they wait for.
+	Initializers initializer.Settings
+	Waiting      initializer.Waiting
+	Health       *initializer.Health
 	// Enable and Disable name plugins that run, or do not, against the default.
 	Enable, Disable []string
 }
@@ -62,6 +68,9 @@ var plugins = []plugin{
 	{name: "NamespaceLifecycle", make: func(cfg shared) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
 	{name: policy.MutatingName, make: func(cfg shared) (admission.Interface, error) { return policy.NewMutating(cfg.policies()), nil }},
 	{name: webhook.MutatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }},
+	{name: initializer.PluginName, make: func(cfg shared) (admission.Interface, error) {
+		return initializer.New(initializer.Config{Settings: cfg.Initializers, Objects: cfg.Objects, Authorizer: cfg.Authorizer, Waiting: cfg.Waiting, Health: cfg.Health}), nil
+	}},
 	{name: policy.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return policy.NewValidating(cfg.policies()), nil }},
 	{name: webhook.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewValidating(cfg.webhooks), nil }},
 }

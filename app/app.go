@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"setpoint.dev/setpoint/admission"
+	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/crd"
@@ -58,6 +59,8 @@ type Config struct {
 	Access Access
 	// Audit says where the audit log goes; without a path there is none.
 	Audit audit.Config
+	// Initializers says how objects wait for initializers.
+	Initializers initializer.Settings
 	// EventTTL is how long events are kept after their last write; 0 means an
 	// hour.
 	EventTTL time.Duration
@@ -184,11 +187,15 @@ func (a *App) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain, err := admission.New(admission.Config{Objects: &rest.Objects{Store: a.store, Kinds: all}, Kinds: all, Services: services, Authorizer: a.may})
+	objects, health := &rest.Objects{Store: a.store, Kinds: all}, &initializer.Health{}
+	chain, err := admission.New(admission.Config{
+		Objects: objects, Kinds: all, Services: services, Authorizer: a.may, Initializers: a.cfg.Initializers, Waiting: rest.Waiting{Objects: objects}, Health: health,
+	})
 	if err != nil {
 		return err
 	}
-	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Admission: upstream.WithAudit(chain), Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events})
+	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Admission: upstream.WithAudit(chain), Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events, Initializers: a.cfg.Initializers, Health: health, Initialized: counts.Initialized})
+	counts.CountWaiting(a.rest.CountWaiting)
 	counts.CountObjects(a.rest.Counts)
 	a.aggregate = aggregate.New(aggregate.Config{
 		Objects: lookup, API: a.rest, Kinds: all, Certificate: a.authority.FrontProxy, Drain: drained, Logger: a.cfg.Logger,

@@ -50,6 +50,11 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 		return nil
 	})
 	g.Go(func() error { return a.kinds.Run(ctx, a.rest) })
+	g.Go(func() error {
+		return a.rest.Sweep(ctx, func(err error) {
+			a.cfg.Logger.Error("objects that wait for initializers are not looked after yet", "error", err)
+		})
+	})
 	started := map[string]bool{}
 	for _, r := range a.rest.Kinds().All() {
 		if r.TTL == 0 || started[r.Table] {

@@ -49,6 +49,7 @@ func serverCommand(name string) *cobra.Command {
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
 	f.StringSliceVar(&cfg.Controllers, "controllers", []string{"*"}, "controllers that run: a name, * for all, -name for all but that one, or nothing for none\n"+
 		"All: "+strings.Join(app.ControllerNames(), ", "))
+	initializerFlags(c, &cfg)
 	accessFlags(c, &cfg.Access)
 	return c
 }

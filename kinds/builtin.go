@@ -102,6 +102,9 @@ type row struct {
 	short, category string
 	// strategy is nil for kinds that are not stored.
 	strategy strategy
+	// unseen are the rules for updates of objects that wait for initializers,
+	// where they are others.
+	unseen rest.RESTUpdateStrategy
 	// attrs gives the selectable fields; only name and namespace when nil.
 	attrs func(runtime.Object) (labels.Set, fields.Set, error)
 
@@ -215,7 +218,7 @@ func (w row) resource(g group) *Resource {
 
 // store fills in what only stored kinds have.
 func (w row) store(r *Resource) {
-	r.Create, r.Update, r.Delete = w.strategy, w.strategy, w.strategy
+	r.Create, r.Update, r.Delete, r.Unseen = w.strategy, w.strategy, w.strategy, w.unseen
 	r.Namespaced = w.strategy.NamespaceScoped()
 	r.Storage = w.storage
 	if w.storage.Empty() {

@@ -56,7 +56,7 @@ func coreGroup(d Deps) group {
 			attrs: persistentvolume.GetAttrs, status: persistentvolume.StatusStrategy, returnsDeleted: true,
 		},
 		{
-			name: "pods", kind: "Pod", short: "po", category: "all", strategy: pod.Strategy,
+			name: "pods", kind: "Pod", short: "po", category: "all", strategy: pod.Strategy, unseen: unseenPod{pod.Strategy},
 			attrs: pod.GetAttrs, status: pod.StatusStrategy, returnsDeleted: true,
 			subs: []*Subresource{
 				call("attach", "PodAttachOptions", callVerbs),

@@ -75,6 +75,9 @@ type Resource struct {
 	Create rest.RESTCreateStrategy
 	Update rest.RESTUpdateStrategy
 	Delete rest.RESTDeleteStrategy
+	// Unseen is what Update is for objects that wait for initializers; nil
+	// means that it is the same. Nobody has acted on those yet.
+	Unseen rest.RESTUpdateStrategy
 	// Fields are the selectable fields of an object of the internal type,
 	// metadata.name and, where there are namespaces, metadata.namespace
 	// included.

@@ -37,7 +37,8 @@ type Metrics struct {
 	long     *prometheus.GaugeVec
 	events   *prometheus.CounterVec
 	// Dropped counts audit events that were not written.
-	Dropped prometheus.Counter
+	Dropped  prometheus.Counter
+	outcomes *prometheus.CounterVec
 
 	mutating, readOnly prometheus.Gauge
 	queues             *queues
@@ -89,8 +90,11 @@ func New() *Metrics {
 	m.Dropped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "apiserver_audit_requests_rejected_total", Help: "Audit events that were dropped because the log could not keep up.",
 	})
+	m.outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "setpoint_initializer_outcomes_total", Help: "What became of objects that waited for an initializer: complete, fail, expire, skip, release.",
+	}, []string{"name", "outcome"})
 	m.registry.MustRegister(
-		m.total, m.duration, m.sizes, m.long, m.events, inflight, m.Dropped, m.queues,
+		m.outcomes, m.total, m.duration, m.sizes, m.long, m.events, inflight, m.Dropped, m.queues,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -158,12 +162,21 @@ func (m *Metrics) Begin(q Request, begun time.Time, long, mutating bool) Ongoing
 	return o
 }
 
+// Leave says that the request is not under way any more, though it has not
+// ended.
+func (o *Ongoing) Leave() {
+	if o.active != nil {
+		o.active.Dec()
+		o.active = nil
+	}
+}
+
 // End takes note of the answer. The zero Ongoing ends without a trace.
 func (o Ongoing) End(code, size int) {
 	if o.metrics == nil {
 		return
 	}
-	o.active.Dec()
+	o.Leave()
 	o.series.duration.Observe(time.Since(o.begun).Seconds())
 	o.metrics.counter(o.series, o.request, code).Inc()
 	// Compat: sizes are told of reads only.
@@ -229,5 +242,53 @@ func (o objects) Collect(to chan<- prometheus.Metric) {
 		}
 		to <- prometheus.MustNewConstMetric(storageObjects, prometheus.GaugeValue, float64(c.Objects), name)
 		to <- prometheus.MustNewConstMetric(groupObjects, prometheus.GaugeValue, float64(c.Objects), c.Group, c.Resource)
+	}
+}
+
+// Initialized counts what became of an object that waited for an initializer.
+func (m *Metrics) Initialized(name, outcome string) { m.outcomes.WithLabelValues(name, outcome).Inc() }
+
+// Waiting is what waits for initializers.
+type Waiting struct {
+	// Creates are the requests that wait.
+	Creates int
+	// Objects are those that wait, by initializer.
+	Objects []Backlog
+}
+
+// Backlog is what waits for one initializer.
+type Backlog struct {
+	Name    string
+	Pending int
+	Oldest  time.Duration // how long the one has that waits longest
+}
+
+// CountWaiting asks what waits for initializers whenever the metrics are read.
+// It is called once.
+func (m *Metrics) CountWaiting(count func() Waiting) { m.registry.MustRegister(waiting(count)) }
+
+// waiting tells what waits.
+type waiting func() Waiting
+
+var (
+	waitingCreates = prometheus.NewDesc("setpoint_initializer_waiting_creates", "Creates that wait for initializers.", nil, nil)
+	pendingObjects = prometheus.NewDesc("setpoint_initializer_pending", "Objects that wait for an initializer, whether it is its turn or not.", []string{"name"}, nil)
+	oldestPending  = prometheus.NewDesc("setpoint_initializer_oldest_pending_seconds", "How long an initializer has had its turn with the object that waits longest.", []string{"name"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (w waiting) Describe(to chan<- *prometheus.Desc) {
+	to <- waitingCreates
+	to <- pendingObjects
+	to <- oldestPending
+}
+
+// Collect implements prometheus.Collector.
+func (w waiting) Collect(to chan<- prometheus.Metric) {
+	now := w()
+	to <- prometheus.MustNewConstMetric(waitingCreates, prometheus.GaugeValue, float64(now.Creates))
+	for _, b := range now.Objects {
+		to <- prometheus.MustNewConstMetric(pendingObjects, prometheus.GaugeValue, float64(b.Pending), b.Name)
+		to <- prometheus.MustNewConstMetric(oldestPending, prometheus.GaugeValue, b.Oldest.Seconds(), b.Name)
 	}
 }

@@ -56,6 +56,10 @@ func (a *answer) deadline(t time.Time) {
 	_ = a.control.SetWriteDeadline(t) // what cannot be bounded does not block, either
 }
 
+// GiveBack implements seat.Seat: a request that only waits is not counted among
+// those under way.
+func (a *answer) GiveBack() { a.measured.Leave() }
+
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 

@@ -26,6 +26,7 @@ import (
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/rest"
 	"setpoint.dev/setpoint/server/route"
+	"setpoint.dev/setpoint/server/seat"
 )
 
 // step is one thing that happens to a request before it is answered. It
@@ -90,7 +91,7 @@ func (s *Server) limit(a *answer, r *http.Request) (*http.Request, error) {
 	if r.Body != http.NoBody {
 		_ = a.control.SetReadDeadline(end) // what cannot be bounded does not block, either
 	}
-	ctx, cancel := context.WithDeadline(r.Context(), end)
+	ctx, cancel := context.WithDeadline(seat.With(r.Context(), a), end)
 	a.cancel = cancel
 	return r.WithContext(ctx), nil
 }

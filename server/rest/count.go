@@ -2,6 +2,7 @@ package rest
 
 import (
 	"iter"
+	"time"
 
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/store"
@@ -25,4 +26,21 @@ func (h *Handler) Counts() iter.Seq[metrics.Count] {
 			}
 		}
 	}
+}
+
+// CountWaiting tells what waits for initializers.
+func (h *Handler) CountWaiting() metrics.Waiting {
+	w := metrics.Waiting{Creates: int(h.waiting.Load())}
+	backlog := h.backlog.Load()
+	if backlog == nil {
+		return w
+	}
+	for name, b := range *backlog {
+		oldest := time.Duration(0)
+		if !b.Oldest.IsZero() {
+			oldest = time.Since(b.Oldest)
+		}
+		w.Objects = append(w.Objects, metrics.Backlog{Name: name, Pending: b.Pending, Oldest: oldest})
+	}
+	return w
 }

@@ -2,7 +2,7 @@ package rest
 
 import (
 	"errors"
-	"net/http"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -46,11 +46,16 @@ func (c *call) create() error {
 		return err
 	}
 	obj = owned.Update(live, obj, manager)
+	defer c.dequeue()
 	stored, err := c.insert(obj, options, manager)
 	if err != nil {
 		return err
 	}
-	return c.respond(http.StatusCreated, stored)
+	code, stored, err := c.created(stored)
+	if err != nil {
+		return err
+	}
+	return c.respond(code, stored)
 }
 
 // read decodes what a create sends: an object of the resource's kind, or of the
@@ -101,7 +106,7 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 		return nil, c.leaving(obj)
 	}
 	attributes := c.attributes(obj, nil, admission.Create, options, dryRun)
-	if err := c.mutate(attributes); err != nil {
+	if err := c.begin(attributes, dryRun); err != nil {
 		return nil, err
 	}
 	if err := c.guard(obj, nil); err != nil {
@@ -145,9 +150,7 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 			continue
 		}
 		taken := apierrors.NewAlreadyExists(c.resource.GroupResource(), m.GetName())
-		if c.isLeaving(m.GetName()) {
-			taken.ErrStatus.Message = "object is being deleted: " + taken.ErrStatus.Message
-		}
+		taken.ErrStatus.Message = c.taken(m.GetName()) + taken.ErrStatus.Message
 		return nil, upstream.CheckGeneratedNameError(c.ctx, c.resource.Create, taken, obj)
 	}
 }
@@ -159,24 +162,6 @@ func (c *call) leaving(obj runtime.Object) error {
 		name = m.GetName()
 	}
 	return apierrors.NewForbidden(c.resource.GroupResource(), name, errors.New("create not allowed while custom resource definition is terminating"))
-}
-
-// isLeaving says that there is an object of that name whose deletion has begun.
-func (c *call) isLeaving(name string) bool {
-	sn, err := c.snapshot()
-	if err != nil {
-		return false
-	}
-	o, err := sn.Get(c.ctx, c.resource.Table, c.resource.Key(c.info.Namespace, name))
-	if err != nil || o == nil {
-		return false
-	}
-	obj, err := c.stored(o)
-	if err != nil {
-		return false
-	}
-	m, err := meta.Accessor(obj)
-	return err == nil && m.GetDeletionTimestamp() != nil
 }
 
 func (c *call) insertOnce(obj runtime.Object, attributes admission.Attributes, dryRun bool, manager string) (*store.Object, error) {
@@ -197,7 +182,11 @@ func (c *call) insertOnce(obj runtime.Object, attributes admission.Attributes, d
 	if dryRun {
 		return c.pretend(op, obj)
 	}
-	return c.commit(op, manager, append(along, c.asDefined()...)...)
+	beside, err := c.remember(obj, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.commit(op, manager, slices.Concat(along, beside, c.asDefined())...)
 }
 
 // pretend is what commit would return, without a commit: obj with the revision

@@ -224,8 +224,16 @@ func (c *call) remove(obj runtime.Object, have *store.Object, dryRun bool) (*sto
 	if err != nil {
 		return nil, err
 	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	beside, err := c.forget(m.GetUID())
+	if err != nil {
+		return nil, err
+	}
 	op.Delete = true
-	rev, err := c.write("", op, along...)
+	rev, err := c.write("", op, append(along, beside...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,7 @@ import (
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/patch"
@@ -63,6 +65,13 @@ type Config struct {
 	// WatchTimeout bounds a watch that does not say how long it wants to last;
 	// it lasts for between once and twice that. 0 means half an hour.
 	WatchTimeout time.Duration
+	// Initializers says how objects wait for initializers; Health is what is
+	// seen of those; nil is nothing.
+	Initializers initializer.Settings
+	Health       *initializer.Health
+	// Initialized counts what becomes of objects that wait for an initializer;
+	// nil counts nothing.
+	Initialized func(name, outcome string)
 	// Drain is closed when watches should end, because the server does.
 	Drain <-chan struct{}
 }
@@ -70,8 +79,11 @@ type Config struct {
 // Handler serves requests for resources.
 type Handler struct {
 	Config
-	codecs *codecs
-	turns  *turns.Turns[object] // of those who write one object
+	turns   *turns.Turns[object] // of those who write one object
+	codecs  *codecs
+	waiting atomic.Int64 // creates that wait for initializers
+	// backlog is what waits for the initializers that are configured.
+	backlog atomic.Pointer[map[string]initializer.Backlog]
 }
 
 // New returns a handler.
@@ -81,6 +93,10 @@ func New(cfg Config) *Handler {
 	}
 	if cfg.WatchTimeout <= 0 {
 		cfg.WatchTimeout = 30 * time.Minute
+	}
+	cfg.Initializers = cfg.Initializers.WithDefaults()
+	if cfg.Health == nil {
+		cfg.Health = &initializer.Health{}
 	}
 	return &Handler{Config: cfg, codecs: &codecs{}, turns: &turns.Turns[object]{}}
 }
@@ -100,6 +116,10 @@ type call struct {
 	headed   bool // the columns of the table have been told
 	user     user.Info
 	sent     []byte // the body, once it is read
+	// waits is how a create waits for initializers, and brought are those that
+	// its object came with.
+	waits   patience
+	brought []string
 }
 
 // ServeHTTP serves a request that route.With has put into its context.

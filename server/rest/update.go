@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -88,9 +89,20 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 	return c.respond(code, stored)
 }
 
-// change carries a change out. Those that may be made again take turns at the
-// object once one of them has been in another's way.
+// change carries a change out. One that creates the object waits for its
+// initializers, after its turn: they write the same object.
 func (c *call) change(ch change) (code int, stored *store.Object, err error) {
+	defer c.dequeue()
+	code, stored, err = c.carryOut(ch)
+	if err == nil && code == http.StatusCreated {
+		return c.created(stored)
+	}
+	return code, stored, err
+}
+
+// carryOut makes a change and stores it. Those that may be made again take
+// turns at the object once one of them has been in another's way.
+func (c *call) carryOut(ch change) (code int, stored *store.Object, err error) {
 	takesTurns := ch.retry && !isDryRun(ch.options.DryRun)
 	what := object{c.info.Plane, c.resource.Table, c.key()}
 	var turn turns.Turn[object]
@@ -197,13 +209,16 @@ func (c *call) replace(ch change, obj, old runtime.Object, have *store.Object, a
 			return nil, err
 		}
 	}
-	if err := upstream.BeforeUpdate(ch.strategy, c.ctx, obj, old); err != nil {
+	if err := upstream.BeforeUpdate(c.whileWaiting(ch.strategy, old), c.ctx, obj, old); err != nil {
 		return nil, err
 	}
 	if err := ignoreTimes(obj, old); err != nil {
 		return nil, err
 	}
 	if err := c.validate(attributes); err != nil {
+		return nil, err
+	}
+	if err := c.finalAdmission(obj, old); err != nil {
 		return nil, err
 	}
 	if c.isFinalized(obj, old) {
@@ -231,7 +246,15 @@ func (c *call) replace(ch change, obj, old runtime.Object, have *store.Object, a
 	if dryRun {
 		return c.pretend(op, obj)
 	}
-	return c.commit(op, ch.manager, append(along, c.asDefined()...)...)
+	beside, err := c.remember(obj, old)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := c.commit(op, ch.manager, slices.Concat(along, beside, c.asDefined())...)
+	if err != nil {
+		return nil, err
+	}
+	return stored, c.initialized(obj, old)
 }
 
 // isFinalized says that the update takes the last thing away that kept a
