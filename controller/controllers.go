@@ -1,8 +1,13 @@
 package controller
 
 import (
+	"setpoint.dev/setpoint/controller/cronjob"
+	"setpoint.dev/setpoint/controller/daemonset"
+	"setpoint.dev/setpoint/controller/deployment"
+	"setpoint.dev/setpoint/controller/job"
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/replicaset"
+	"setpoint.dev/setpoint/controller/statefulset"
 )
 
 // entry is one controller.
@@ -19,8 +24,13 @@ type entry struct {
 
 // all are the controllers there are, in the order in which they start.
 var all = []entry{
+	{name: "deployment-controller", alias: "deployment", account: "deployment-controller", start: plain(deployment.New)},
 	{name: "replicaset-controller", alias: "replicaset", account: "replicaset-controller", start: plain(replicaset.New)},
 	{name: "replicationcontroller-controller", alias: "replicationcontroller", account: "replication-controller", start: plain(replicaset.NewReplication)},
+	{name: "statefulset-controller", alias: "statefulset", account: "statefulset-controller", start: plain(statefulset.New)},
+	{name: "daemonset-controller", alias: "daemonset", account: "daemon-set-controller", component: "daemonset-controller", start: plain(daemonset.New)},
+	{name: "job-controller", alias: "job", account: "job-controller", start: plain(job.New)},
+	{name: "cronjob-controller", alias: "cronjob", account: "cronjob-controller", start: plain(cronjob.New)},
 }
 
 // plain is for controllers that need nothing of the Config.

@@ -10,7 +10,6 @@ package replicaset
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,35 +52,18 @@ func newController(a *loop.Actor, s sets) *Controller {
 	}
 	c.Loop = loop.New(a, s.queue(), workers, c.reconcile)
 	s.watch(c.Loop)
-	loop.Watch(c.Loop, "pods", informer, c.concerned)
+	loop.Watch(c.Loop, "pods", informer, own.Concerned[*corev1.Pod](s.kind(), c.selecting))
 	return c
 }
 
-// concerned are the sets that a change to a pod concerns: those that control it
-// or did, and for an orphan those that might adopt it.
-func (c *Controller) concerned(before, after *corev1.Pod) []loop.Key {
-	var keys []loop.Key
-	for _, p := range []*corev1.Pod{before, after} {
-		if p == nil {
-			continue
-		}
-		if ref := metav1.GetControllerOfNoCopy(p); ref != nil && ref.Kind == c.sets.kind().Kind && ref.APIVersion == c.sets.kind().GroupVersion().String() {
-			keys = append(keys, loop.Key{Namespace: p.Namespace, Name: ref.Name})
-		}
+// selecting are the sets of a namespace.
+func (c *Controller) selecting(namespace string) []own.Selecting {
+	all := c.sets.list(namespace)
+	some := make([]own.Selecting, len(all))
+	for i, set := range all {
+		some[i] = own.Selecting{Object: set, Selector: set.Spec.Selector}
 	}
-	if after != nil && metav1.GetControllerOfNoCopy(after) == nil && orphaned(before, after) {
-		for _, set := range c.sets.list(after.Namespace) {
-			if s, err := metav1.LabelSelectorAsSelector(set.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(after.Labels)) {
-				keys = append(keys, loop.KeyOf(set))
-			}
-		}
-	}
-	return slices.Compact(keys)
-}
-
-// orphaned says that a change may have made an orphan one that a set selects.
-func orphaned(before, after *corev1.Pod) bool {
-	return before == nil || metav1.GetControllerOfNoCopy(before) != nil || !apiequality.Semantic.DeepEqual(before.Labels, after.Labels)
+	return some
 }
 
 func (c *Controller) reconcile(ctx context.Context, key loop.Key) (time.Duration, error) {
