@@ -21,9 +21,9 @@ import (
 const nameTable = "customresourcenames"
 
 // Join decides which names a definition gets, and says what that makes of it:
-// it has its names or not, it is established or not. All of that happens in the
-// commit that stores it, so that a definition is served as soon as it is
-// stored.
+// it has its names or not, it is established or not. All of that, and the
+// APIServices of its versions, happens in the commit that stores it, so that a
+// definition is served and told of as soon as it is stored.
 func Join(ctx context.Context, w kinds.Write) ([]kinds.Companion, error) {
 	old, _ := w.Old.(*internal.CustomResourceDefinition)
 	if w.Object == nil {
@@ -53,7 +53,8 @@ func Join(ctx context.Context, w kinds.Write) ([]kinds.Companion, error) {
 			along = append(along, kinds.Companion{Table: nameTable, Key: name, Value: []byte(crd.Name)})
 		}
 	}
-	return append(along, release(had, have)...), nil
+	registers, err := registrations(ctx, crd, w.Stored)
+	return append(append(along, release(had, have)...), registers...), err
 }
 
 // release gives names back, but those that are kept.

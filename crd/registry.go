@@ -10,7 +10,7 @@
 // names.go decides what a definition is called and whether it is served;
 // definition.go makes its kinds; shape.go has their schemas; kind.go, coerce.go and strategy.go are what a
 // kind does to its objects, on upstream's rules; remove.go lets a definition go
-// after its objects.
+// after its objects; register.go sees to their APIServices.
 package crd
 
 import (
@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tidwall/btree"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"setpoint.dev/setpoint/kinds"
 )
@@ -46,7 +47,9 @@ type Registry struct {
 	log     *slog.Logger
 
 	made atomic.Pointer[listing]
-	mu   sync.Mutex // guards making the next one
+	mu   sync.Mutex // guards making the next one, and touched
+	// touched are versions whose definitions have changed since register.
+	touched map[schema.GroupVersion]bool
 }
 
 // listing is the list of kinds as of a revision. The next one is made from it:
@@ -58,15 +61,18 @@ type listing struct {
 	definitions *btree.Map[string, *definition]
 	// restless are the definitions that wait for something; see tend.
 	restless *btree.Map[string, *definition]
+	// versions are the group versions that are served, with the number of
+	// definitions that do.
+	versions *btree.Map[string, int]
 	list     *kinds.List
 }
 
 // NewRegistry returns the registry of the built-in kinds and those that are
 // defined in a source.
 func NewRegistry(builtin *kinds.List, source Source, convert *Conversion, log *slog.Logger) *Registry {
-	r := &Registry{builtin: builtin, source: source, convert: convert, log: log}
+	r := &Registry{builtin: builtin, source: source, convert: convert, log: log, touched: map[schema.GroupVersion]bool{}}
 	r.made.Store(&listing{
-		definitions: new(btree.Map[string, *definition]), restless: new(btree.Map[string, *definition]), list: builtin,
+		definitions: new(btree.Map[string, *definition]), restless: new(btree.Map[string, *definition]), versions: new(btree.Map[string, int]), list: builtin,
 	})
 	return r
 }
@@ -111,7 +117,7 @@ func (r *Registry) read(have *listing) (next *listing, replaced []*definition, e
 	if all {
 		changed = append(changed, have.missing(changed)...)
 	}
-	next = &listing{mark: mark, definitions: have.definitions.Copy(), restless: have.restless.Copy(), list: have.list}
+	next = &listing{mark: mark, definitions: have.definitions.Copy(), restless: have.restless.Copy(), versions: have.versions.Copy(), list: have.list}
 	for _, s := range changed {
 		was, _ := have.definitions.Get(s.Name)
 		if was != nil && was.stored.Revision == s.Revision {
@@ -120,7 +126,11 @@ func (r *Registry) read(have *listing) (next *listing, replaced []*definition, e
 		if was != nil {
 			replaced = append(replaced, was)
 		}
-		next.put(s.Name, was, r.define(s, was))
+		now := r.define(s, was)
+		next.put(s.Name, was, now)
+		for _, gv := range append(was.serves(), now.serves()...) {
+			r.touched[gv] = true
+		}
 	}
 	return next, replaced, nil
 }
@@ -156,6 +166,8 @@ func (l *listing) missing(all []Stored) (gone []Stored) {
 
 // put puts a definition in the place of another; either may be nil.
 func (l *listing) put(name string, was, now *definition) {
+	l.count(was, -1)
+	l.count(now, 1)
 	l.definitions.Delete(name)
 	l.restless.Delete(name)
 	if now != nil {

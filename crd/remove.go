@@ -22,6 +22,14 @@ type Hands interface {
 	// DeleteAll begins the deletion of every object of a kind, and returns how
 	// many are still there.
 	DeleteAll(ctx context.Context, r *kinds.Resource) (left int, err error)
+	// Stored is the stored object of the kind and name of another, of an
+	// external type; nil when there is none.
+	Stored(ctx context.Context, external runtime.Object) (runtime.Object, error)
+	// Add stores an object of an external type, unless there is one of its name.
+	Add(ctx context.Context, external runtime.Object) error
+	// Drop removes an object that Stored has returned, unless it has changed
+	// since.
+	Drop(ctx context.Context, stored runtime.Object) error
 }
 
 // How long the registry waits for objects that are held by finalizers, and
@@ -32,8 +40,8 @@ const (
 )
 
 // Run looks after definitions until ctx ends: one that is deleted goes when its
-// objects have gone, and one whose names were taken gets them when they are
-// free.
+// objects have gone, one whose names were taken gets them when they are free,
+// and versions that nobody serves any more lose their APIServices.
 func (r *Registry) Run(ctx context.Context, hands Hands) error {
 	wait := removeFirst
 	for {
@@ -48,6 +56,12 @@ func (r *Registry) Run(ctx context.Context, hands Hands) error {
 			pending = pending || !done || err != nil
 			return true
 		})
+		if err := r.register(ctx, hands); err != nil {
+			pending = true
+			if ctx.Err() == nil {
+				r.log.Error("the APIServices of custom resources are not settled yet", "error", err)
+			}
+		}
 		if r.source.Revision() != seen.revision {
 			wait = removeFirst
 			continue

@@ -74,6 +74,9 @@ func (l *List) Put(name schema.GroupResource, resources ...*Resource) *List {
 	return next
 }
 
+// Builtin are the resources that the list was made with.
+func (l *List) Builtin() []*Resource { return l.first }
+
 // All are the resources in order: after those that the list was made with come
 // those that were put, by group, in a group by version, newest first, and in a
 // version by name.

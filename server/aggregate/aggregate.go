@@ -87,7 +87,8 @@ type Aggregator struct {
 	// entries are all APIServices by name.
 	entries map[string]*entry
 	// joined is what discovery was last told; nil when that has changed.
-	joined *discovery.Joined
+	joined   *discovery.Joined
+	joinedOf *kinds.List // whose kinds it has
 }
 
 // entry is an APIService and what is known of its server.

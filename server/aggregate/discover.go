@@ -19,6 +19,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
+	"setpoint.dev/setpoint/crd"
+	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/server/discovery"
 )
 
@@ -174,17 +176,39 @@ func fromList(list []metav1.APIResource) ([]apidiscovery.APIResourceDiscovery, e
 func (a *Aggregator) Joined() *discovery.Joined {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.joined == nil && len(a.entries) > 0 {
-		a.joined = a.joinLocked()
+	list := a.Kinds()
+	if (a.joined == nil || a.joinedOf != list) && len(a.entries) > 0 {
+		a.joined, a.joinedOf = a.joinLocked(list), list
 	}
 	return a.joined
 }
 
-func (a *Aggregator) joinLocked() *discovery.Joined {
-	j := &discovery.Joined{Listed: []discovery.GroupVersions{{Group: apiregistrationv1.GroupName, Versions: []string{"v1"}}}}
+// registeredLocked are the APIServices as they are about to be: those of custom
+// kinds come and go with their definitions, of which news comes later.
+func (a *Aggregator) registeredLocked(list *kinds.List) []*apiregistrationv1.APIService {
+	custom := map[string]bool{}
 	var all []*apiregistrationv1.APIService
+	for _, gv := range localVersions(list) {
+		if !gv.custom {
+			continue
+		}
+		s := crd.Registration(gv.GroupVersion)
+		custom[s.Name] = true
+		if a.entries[s.Name] == nil {
+			all = append(all, s)
+		}
+	}
+	for name, e := range a.entries {
+		if custom[name] || e.service.Labels[Managed] != always {
+			all = append(all, e.service)
+		}
+	}
+	return all
+}
+
+func (a *Aggregator) joinLocked(list *kinds.List) *discovery.Joined {
+	j := &discovery.Joined{Listed: []discovery.GroupVersions{{Group: apiregistrationv1.GroupName, Versions: []string{"v1"}}}}
 	for _, e := range a.entries {
-		all = append(all, e.service)
 		if e.backend == nil {
 			continue
 		}
@@ -197,7 +221,7 @@ func (a *Aggregator) joinLocked() *discovery.Joined {
 		}
 		j.Remote[groupVersion(e.service)] = v
 	}
-	for _, group := range helper.SortedByGroupAndVersion(all) {
+	for _, group := range helper.SortedByGroupAndVersion(a.registeredLocked(list)) {
 		g := discovery.GroupVersions{Group: group[0].Spec.Group}
 		if g.Group == "" || g.Group == apiregistrationv1.GroupName {
 			continue
@@ -220,7 +244,7 @@ func (a *Aggregator) joinLocked() *discovery.Joined {
 func (a *Aggregator) mergeLocked() []discovery.GroupVersions {
 	priorities := map[schema.GroupVersion]priority{}
 	for _, gv := range localVersions(a.Kinds()) {
-		priorities[gv] = priorityOf(gv)
+		priorities[gv.GroupVersion] = gv.priority()
 	}
 	for _, e := range a.entries {
 		if e.backend != nil {

@@ -11,13 +11,14 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
+	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
 )
 
 // Managed is the label of APIServices that the server makes by itself: once,
 // when it starts, or, with "true", for as long as it runs.
 const (
-	Managed = "kube-aggregator.kubernetes.io/automanaged"
+	Managed = crd.Automanaged
 	onStart = "onstart"
 	always  = "true"
 )
@@ -52,26 +53,35 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: {16100, 21},
 }
 
-// priorityOf is a place in discovery, which APIServices themselves lead.
-func priorityOf(gv schema.GroupVersion) priority {
-	if gv.Group == apiregistrationv1.GroupName {
+// priority is a place in discovery, which APIServices themselves lead.
+func (l local) priority() priority {
+	if l.Group == apiregistrationv1.GroupName {
 		return priority{20001, 0}
 	}
-	if p, ok := priorities[gv]; ok {
+	if p, ok := priorities[l.GroupVersion]; ok {
 		return p
+	}
+	if l.custom {
+		return priority{crd.GroupPriority, crd.VersionPriority}
 	}
 	return priority{1000, 15}
 }
 
+// local is a group version that is served here.
+type local struct {
+	schema.GroupVersion
+	custom bool // it is of custom kinds alone
+}
+
 // localVersions are the group versions of a list, in its order.
-func localVersions(list *kinds.List) []schema.GroupVersion {
-	var all []schema.GroupVersion
+func localVersions(list *kinds.List) []local {
+	var all []local
 	known := map[schema.GroupVersion]bool{}
 	for _, r := range list.All() {
 		for _, v := range r.Versions {
 			if gv := (schema.GroupVersion{Group: r.Group, Version: v}); !known[gv] {
 				known[gv] = true
-				all = append(all, gv)
+				all = append(all, local{gv, r.Custom != nil})
 			}
 		}
 	}
@@ -83,7 +93,11 @@ func localVersions(list *kinds.List) []schema.GroupVersion {
 func Local(list *kinds.List) []*apiregistrationv1.APIService {
 	var all []*apiregistrationv1.APIService
 	for _, gv := range localVersions(list) {
-		p, ok := priorities[gv]
+		if gv.custom {
+			all = append(all, crd.Registration(gv.GroupVersion))
+			continue
+		}
+		p, ok := priorities[gv.GroupVersion]
 		if !ok {
 			continue
 		}

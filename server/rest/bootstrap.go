@@ -199,7 +199,7 @@ func (h *Handler) creation(plane string, external runtime.Object, manager string
 
 // about is a call about an object of an external type that no client has made.
 func (h *Handler) about(plane string, external runtime.Object) (*call, error) {
-	for _, r := range h.Kinds().All() {
+	for _, r := range h.Kinds().Builtin() {
 		gvks, _, err := r.Scheme.ObjectKinds(external)
 		if err == nil && gvks[0].Group == r.Group && gvks[0].Kind == r.Kind && r.Create != nil {
 			return &call{Handler: h, info: &route.Request{RequestInfo: &request.RequestInfo{}, Plane: plane}, resource: r, kind: gvks[0]}, nil

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -95,6 +97,45 @@ func (h *Handler) DeleteAll(ctx context.Context, r *kinds.Resource) (left int, e
 		}
 	}
 	return left, nil
+}
+
+// Add stores an object of an external type, unless there is one of its name.
+func (h *Handler) Add(ctx context.Context, external runtime.Object) error {
+	op, err := h.creation(store.Main, external, serverManager)
+	if err != nil {
+		return err
+	}
+	return h.commitOwn(ctx, "create", op)
+}
+
+// Drop removes an object that Stored has returned, unless it has changed since.
+func (h *Handler) Drop(ctx context.Context, stored runtime.Object) error {
+	c, err := h.about(store.Main, stored)
+	if err != nil {
+		return err
+	}
+	m, err := meta.Accessor(stored)
+	if err != nil {
+		return err
+	}
+	rev, err := strconv.ParseInt(m.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return err
+	}
+	return h.commitOwn(ctx, "delete", store.Op{
+		Plane: store.Main, Resource: c.resource.Table, Key: c.resource.Key(m.GetNamespace(), m.GetName()),
+		If: store.At(store.Revision(rev)), Delete: true, RevAt: -1,
+	})
+}
+
+// commitOwn commits what the control plane does by itself. It is no error that
+// somebody else was faster.
+func (h *Handler) commitOwn(ctx context.Context, verb string, op store.Op) error {
+	_, err := h.Store.Commit(ctx, store.Provenance{User: user.APIServerUser, Verb: verb, FieldManager: serverManager}, op)
+	if isConflict(err) {
+		return nil
+	}
+	return err
 }
 
 // Definitions are the stored CustomResourceDefinitions of plane main.
