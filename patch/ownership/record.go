@@ -74,7 +74,11 @@ func (w who) id() string {
 func decode(entries []metav1.ManagedFieldsEntry) (record, error) {
 	r := make(record, 0, len(entries)+1)
 	for i := range entries {
-		o, err := decodeOwner(&entries[i])
+		text := []byte("{}")
+		if fields := entries[i].FieldsV1; fields != nil {
+			text = fields.GetRawBytes()
+		}
+		o, err := decodeOwner(&entries[i], text)
 		if err != nil {
 			if said := managedfields.ValidateManagedFields(entries); said != nil {
 				err = said
@@ -86,12 +90,13 @@ func decode(entries []metav1.ManagedFieldsEntry) (record, error) {
 	return r, nil
 }
 
-func decodeOwner(e *metav1.ManagedFieldsEntry) (*owner, error) {
+// decodeOwner reads an entry whose fields are written as this text.
+func decodeOwner(e *metav1.ManagedFieldsEntry, text []byte) (*owner, error) {
 	applies := e.Operation == metav1.ManagedFieldsOperationApply
 	if !applies && e.Operation != metav1.ManagedFieldsOperationUpdate || e.APIVersion == "" || e.FieldsType != "FieldsV1" {
 		return nil, errors.New("not an entry of managed fields")
 	}
-	fields, err := parse(e.FieldsV1)
+	fields, err := parse(text)
 	if err != nil {
 		return nil, err
 	}

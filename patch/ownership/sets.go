@@ -11,8 +11,9 @@ import (
 )
 
 // maxKept is how many bytes of field sets, as they are written, are kept in
-// their parsed form. Parsed, they take some ten times as much.
-const maxKept = 1 << 20
+// their parsed forms, which take some twenty times as much. What is larger than
+// an eighth of a generation is parsed anew each time.
+const maxKept = 512 << 10
 
 // set is a set of fields, with what has been found out about it. The set itself
 // never changes.
@@ -65,11 +66,7 @@ func (s *set) in(at shape) (*set, error) {
 }
 
 // parse reads a set.
-func parse(fields *metav1.FieldsV1) (*set, error) {
-	text := []byte("{}")
-	if fields != nil {
-		text = fields.GetRawBytes()
-	}
+func parse(text []byte) (*set, error) {
 	if s := kept.get(text); s != nil {
 		return s, nil
 	}
@@ -126,6 +123,9 @@ func (k *sets) put(text string, s *set) {
 }
 
 func (k *sets) putLocked(text string, s *set) {
+	if len(text) > maxKept/16 {
+		return
+	}
 	if k.size += len(text); k.size > maxKept/2 {
 		k.young, k.old, k.size = map[string]*set{}, k.young, len(text)
 	}

@@ -44,9 +44,7 @@ func decodeUntyped(list []any) (record, bool) {
 		if text, isMap = appendFields(text[:0], fields); !isMap {
 			return nil, false
 		}
-		e.FieldsV1 = &metav1.FieldsV1{}
-		e.FieldsV1.SetRawBytes(text)
-		o, err := decodeOwner(&e)
+		o, err := decodeOwner(&e, text)
 		if err != nil {
 			return nil, false
 		}
@@ -191,4 +189,12 @@ func treeOf(s *fieldpath.Set) (map[string]any, error) {
 	}
 	tree := map[string]any{}
 	return tree, json.Unmarshal(text, &tree)
+}
+
+// Differ says that two objects without Go types differ by more than their
+// records. Of others it says nothing, which is false.
+func Differ(a, b runtime.Object) bool {
+	x, isMap := a.(*unstructured.Unstructured)
+	y, areMaps := b.(*unstructured.Unstructured)
+	return isMap && areMaps && !same(withoutRecord(x).Object, withoutRecord(y).Object)
 }

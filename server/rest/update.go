@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 
+	"setpoint.dev/setpoint/patch/ownership"
 	"setpoint.dev/setpoint/server/rest/turns"
 	"setpoint.dev/setpoint/store"
 )
@@ -277,6 +278,9 @@ func (c *call) isFinalized(obj, old runtime.Object) bool {
 // ignoreTimes gives obj the stored ownership when nothing but its times
 // differs, so that a write that changes nothing is seen to.
 func ignoreTimes(obj, old runtime.Object) error {
+	if ownership.Differ(obj, old) {
+		return nil
+	}
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
