@@ -35,6 +35,9 @@ type Types interface {
 type Codec struct {
 	Scheme Types
 	media  map[string]runtime.SerializerInfo
+	// convert converts by pointer where it can: what it returns may share memory
+	// with what it is given.
+	convert runtime.ObjectConvertor
 	// shape is set for kinds without a Go type, of which it has one.
 	shape Shape
 }
@@ -47,7 +50,7 @@ func New(scheme *runtime.Scheme) *Codec {
 			more = append(more, serializer.WithSerializer(r.serializer))
 		}
 	}
-	c := &Codec{Scheme: scheme, media: map[string]runtime.SerializerInfo{}}
+	c := &Codec{Scheme: scheme, convert: runtime.UnsafeObjectConvertor(scheme), media: map[string]runtime.SerializerInfo{}}
 	for _, info := range serializer.NewCodecFactory(scheme, more...).SupportedMediaTypes() {
 		c.media[info.MediaType] = info
 	}
@@ -57,15 +60,18 @@ func New(scheme *runtime.Scheme) *Codec {
 // decoder reads what a serializer reads, applies defaults and converts to a
 // version.
 func (c *Codec) decoder(s runtime.Decoder, origin Origin, version runtime.GroupVersioner) runtime.Decoder {
+	if json := c.media[JSON]; s == json.Serializer || s == json.StrictSerializer {
+		s = quick{s, c.Scheme}
+	}
 	if c.shape != nil {
 		s = &shaper{s, c.shape, origin}
 	}
-	return versioning.NewCodec(nil, s, c.Scheme, c.Scheme, c.Scheme, c.Scheme, nil, version, "setpoint")
+	return versioning.NewCodec(nil, s, c.convert, c.Scheme, c.Scheme, c.Scheme, nil, version, "setpoint")
 }
 
 // encoder writes objects in a version.
 func (c *Codec) encoder(s runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
-	return versioning.NewCodec(s, nil, c.Scheme, c.Scheme, c.Scheme, c.Scheme, version, nil, "setpoint")
+	return versioning.NewCodec(s, nil, c.convert, c.Scheme, c.Scheme, c.Scheme, version, nil, "setpoint")
 }
 
 // UnsupportedError says that a media type is not spoken.
@@ -191,9 +197,9 @@ func (c *Codec) EncodeStored(obj runtime.Object, storage schema.GroupVersion) (v
 
 // defaulted is an object in one of its versions, with the defaults that what
 // was done to it since it was read has made room for: readers of the bytes
-// apply none.
+// apply none. The object may have them, too, then.
 func (c *Codec) defaulted(obj runtime.Object, version schema.GroupVersion) (runtime.Object, error) {
-	versioned, err := c.Scheme.ConvertToVersion(obj, version)
+	versioned, err := c.convert.ConvertToVersion(obj, version)
 	if err != nil {
 		return nil, err
 	}

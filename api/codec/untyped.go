@@ -41,7 +41,7 @@ func NewUntyped(types Types, shape Shape) *Codec {
 	text := func(o kjson.SerializerOptions) runtime.Serializer {
 		return kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, types, types, o)
 	}
-	return &Codec{Scheme: types, shape: shape, media: map[string]runtime.SerializerInfo{
+	return &Codec{Scheme: types, convert: types, shape: shape, media: map[string]runtime.SerializerInfo{
 		JSON: {
 			MediaType: JSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
 			Serializer: text(kjson.SerializerOptions{}), PrettySerializer: text(kjson.SerializerOptions{Pretty: true}),
@@ -62,7 +62,7 @@ func NewUntyped(types Types, shape Shape) *Codec {
 // DecodeKept is DecodeStored for an object without a Go type that was stored by
 // the rules of now: it is in shape, and has its defaults.
 func (c *Codec) DecodeKept(value []byte, storage schema.GroupVersionKind) (runtime.Object, error) {
-	read := versioning.NewCodec(nil, c.media[JSON].Serializer, c.Scheme, c.Scheme, c.Scheme, nil, nil, runtime.InternalGroupVersioner, "setpoint")
+	read := versioning.NewCodec(nil, quick{c.media[JSON].Serializer, c.Scheme}, c.Scheme, c.Scheme, c.Scheme, nil, nil, runtime.InternalGroupVersioner, "setpoint")
 	obj, _, err := read.Decode(value, &storage, nil)
 	return obj, err
 }
