@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"app":        {"admission", "api", "client", "controller", "pki", "crd", "kinds", "metrics", "patch", "server", "store", "watch"},
 	"initclient": {},
 	"examples":   {"initclient"},
-	"cli":        {"app", "server"},
+	"cli":        {"admission", "app", "server"},
 	"cmd":        {"cli"},
 	"test":       {"app", "store", "watch"},
 }

@@ -4,51 +4,140 @@
 //
 // A plugin is upstream's admission.Interface: it may change the object while
 // it is admitted (admission.MutationInterface), and may refuse it once it is
-// complete and valid (admission.ValidationInterface). Each has a folder of its
-// own and a line in plugins, in the order in which they act. What a plugin reads
-// it reads through a view, so that it never decides by what was true before.
+// complete and valid (admission.ValidationInterface). Each has a line in
+// plugins, in the order in which they act, and a folder of its own where it is
+// not upstream's. What a plugin reads it reads through a view, so that it never
+// decides by what was true before.
 package admission
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/kubernetes/pkg/apis/certificates"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
+	"k8s.io/kubernetes/plugin/pkg/admission/admit"
+	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
+	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/ctbattest"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/deny"
+	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
+	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
+	"k8s.io/kubernetes/plugin/pkg/admission/gc"
+	"k8s.io/kubernetes/plugin/pkg/admission/imagepolicy"
+	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/namespace/autoprovision"
+	"k8s.io/kubernetes/plugin/pkg/admission/namespace/exists"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/defaultingressclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/denyserviceexternalips"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodedeclaredfeatures"
+	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
+	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
+	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
+	"k8s.io/kubernetes/plugin/pkg/admission/podtolerationrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/podtopologylabels"
+	"k8s.io/kubernetes/plugin/pkg/admission/priority"
+	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 
 	"setpoint.dev/setpoint/admission/initializer"
+	"setpoint.dev/setpoint/admission/lent"
 	"setpoint.dev/setpoint/admission/namespace"
 	"setpoint.dev/setpoint/admission/policy"
-	"setpoint.dev/setpoint/admission/view"
+	"setpoint.dev/setpoint/admission/steps"
+	"setpoint.dev/setpoint/admission/storage"
+	"setpoint.dev/setpoint/admission/tolerations"
 	"setpoint.dev/setpoint/admission/webhook"
-	"setpoint.dev/setpoint/kinds"
 )
 
-// Config says what the plugins work with, and which of them run.
-type Config struct {
-	Objects view.Objects
-	// Kinds are those that are served.
-	Kinds func() *kinds.List
-	// Services finds where webhooks that are services are reached.
-	Services webhookutil.ServiceResolver
-	// Authorizer answers what conditions and policies ask about users.
-	Authorizer authorizer.Authorizer
-	// Initializers says how objects wait for initializers, Waiting which do, and
-	// Health what has been seen of those that they wait for.
-	Initializers initializer.Settings
-	Waiting      initializer.Waiting
-	Health       *initializer.Health
-	// Enable and Disable name plugins that run, or do not, against the default.
-	Enable, Disable []string
-}
-
-// plugin is a line of the list.
+// plugin is a line of the list. One that has neither lend nor make is for kinds
+// that are not served: its name is known, and it does nothing.
 type plugin struct {
 	name string // upstream's
 	off  bool   // unless it is asked for
-	make func(shared) (admission.Interface, error)
+	// lend registers upstream's plugin; of says which resources it looks at,
+	// where that is not all.
+	lend func(*admission.Plugins)
+	of   []schema.GroupResource
+	// make makes a plugin of our own; file is its configuration, or nil.
+	make func(cfg shared, file []byte) (admission.Interface, error)
+	// mark is what the plugin may change of an object, to tell whether it has;
+	// nil for one that changes nothing, or tells so itself.
+	mark func(runtime.Object) any
+}
+
+var (
+	pods    = []schema.GroupResource{core.Resource("pods")}
+	nodes   = []schema.GroupResource{core.Resource("nodes")}
+	claims  = []schema.GroupResource{core.Resource("persistentvolumeclaims")}
+	limited = slices.Concat(pods, claims)
+	csrs    = []schema.GroupResource{certificates.Resource("certificatesigningrequests")}
+)
+
+// plugins are all there are, in the order in which they act, which is
+// upstream's. The whole list mutates first; the whole list validates after the
+// object's own validation.
+var plugins = []plugin{
+	{name: "AlwaysAdmit", off: true, lend: admit.Register},
+	{name: "NamespaceAutoProvision", off: true, lend: autoprovision.Register},
+	{name: "NamespaceLifecycle", make: func(cfg shared, _ []byte) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
+	{name: "NamespaceExists", off: true, lend: exists.Register},
+	{name: "LimitPodHardAntiAffinityTopology", off: true, lend: antiaffinity.Register, of: pods},
+	{name: "LimitRanger", lend: limitranger.Register, of: limited, mark: markResources},
+	{name: "NodeRestriction", off: true, lend: noderestriction.Register},
+	{name: "TaintNodesByCondition", lend: nodetaint.Register, of: nodes, mark: markTaints},
+	{name: "AlwaysPullImages", off: true, lend: alwayspullimages.Register, of: pods, mark: markPullPolicies},
+	{name: "ImagePolicyWebhook", off: true, lend: imagepolicy.Register, of: pods},
+	{name: "PodNodeSelector", off: true, lend: podnodeselector.Register, of: pods, mark: markPlacement},
+	{name: "Priority", lend: priority.Register, of: slices.Concat(pods, []schema.GroupResource{scheduling.Resource("priorityclasses")}), mark: markPriority},
+	{name: "DefaultTolerationSeconds", make: func(cfg shared, _ []byte) (admission.Interface, error) {
+		return tolerations.New(*cfg.NotReadySeconds, *cfg.UnreachableSeconds), nil
+	}, mark: markPlacement},
+	{name: "PodTolerationRestriction", off: true, lend: podtolerationrestriction.Register, of: pods, mark: markPlacement},
+	{name: "EventRateLimit", off: true, lend: eventratelimit.Register},
+	{name: "ExtendedResourceToleration", off: true, lend: extendedresourcetoleration.Register, of: pods, mark: markPlacement},
+	{name: "DefaultStorageClass", make: func(cfg shared, _ []byte) (admission.Interface, error) {
+		return storage.NewDefaultClass(cfg.Objects), nil
+	}, mark: markStorageClass},
+	{name: "StorageObjectInUseProtection", make: func(shared, []byte) (admission.Interface, error) { return storage.NewProtection(), nil }, mark: markFinalizers},
+	{name: "PodGroupProtection"},
+	{name: "OwnerReferencesPermissionEnforcement", off: true, lend: gc.Register},
+	{name: "PersistentVolumeClaimResize", lend: resize.Register, of: claims},
+	{name: "RuntimeClass", lend: runtimeclass.Register, of: pods, mark: markPlacement},
+	{name: "CertificateApproval", lend: approval.Register, of: csrs},
+	{name: "CertificateSigning", lend: signing.Register, of: csrs},
+	{name: "ClusterTrustBundleAttest", lend: ctbattest.Register, of: []schema.GroupResource{certificates.Resource("clustertrustbundles")}},
+	{name: "CertificateSubjectRestriction", lend: subjectrestriction.Register, of: csrs},
+	{name: "DefaultIngressClass", lend: defaultingressclass.Register, of: []schema.GroupResource{networking.Resource("ingresses")}, mark: markIngressClass},
+	{name: "DenyServiceExternalIPs", off: true, lend: denyserviceexternalips.Register, of: []schema.GroupResource{core.Resource("services")}},
+	{name: "PodTopologyLabels", lend: podtopologylabels.Register, of: pods, mark: markTopology},
+	{name: "PodGroupWorkloadExists"},
+	{name: "NodeDeclaredFeatureValidator", lend: nodedeclaredfeatures.Register, of: pods},
+	{name: "JobValidation"},
+	{name: "PodResizeValidator", lend: podresize.Register, of: pods},
+	{name: policy.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
+		return policy.NewMutating(cfg.policies()), nil
+	}},
+	{name: webhook.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }},
+	{name: initializer.PluginName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
+		return initializer.New(initializer.Config{Settings: cfg.Initializers, Objects: cfg.Objects, Authorizer: cfg.Authorizer, Waiting: cfg.Waiting, Health: cfg.Health}), nil
+	}},
+	{name: policy.ValidatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
+		return policy.NewValidating(cfg.policies()), nil
+	}},
+	{name: webhook.ValidatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
+		return webhook.NewValidating(cfg.webhooks), nil
+	}},
+	{name: "AlwaysDeny", off: true, lend: deny.Register},
 }
 
 // shared is what plugins are made from: the configuration, and what more than
@@ -62,35 +151,22 @@ func (s shared) policies() policy.Config {
 	return policy.Config{Objects: s.Objects, Kinds: s.Kinds, Authorizer: s.Authorizer}
 }
 
-// plugins are all there are, in the order in which they act. The whole list
-// mutates first; the whole list validates after the object's own validation.
-var plugins = []plugin{
-	{name: "NamespaceLifecycle", make: func(cfg shared) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
-	{name: policy.MutatingName, make: func(cfg shared) (admission.Interface, error) { return policy.NewMutating(cfg.policies()), nil }},
-	{name: webhook.MutatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }},
-	{name: initializer.PluginName, make: func(cfg shared) (admission.Interface, error) {
-		return initializer.New(initializer.Config{Settings: cfg.Initializers, Objects: cfg.Objects, Authorizer: cfg.Authorizer, Waiting: cfg.Waiting, Health: cfg.Health}), nil
-	}},
-	{name: policy.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return policy.NewValidating(cfg.policies()), nil }},
-	{name: webhook.ValidatingName, make: func(cfg shared) (admission.Interface, error) { return webhook.NewValidating(cfg.webhooks), nil }},
-}
-
 // Chain is the plugins that run.
 type Chain struct {
-	plugins []admission.Interface
+	plugins []running
+}
+
+// running is a plugin with what its line says of it.
+type running struct {
+	admission.Interface
+	name string
+	mark func(runtime.Object) any
 }
 
 // New makes the plugins that cfg asks for.
 func New(cfg Config) (*Chain, error) {
-	for _, name := range slices.Concat(cfg.Enable, cfg.Disable) {
-		if !slices.ContainsFunc(plugins, func(p plugin) bool { return p.name == name }) {
-			return nil, fmt.Errorf("admission-control plugin %q is unknown", name)
-		}
-	}
-	for _, name := range cfg.Enable {
-		if slices.Contains(cfg.Disable, name) {
-			return nil, fmt.Errorf("%s in enable-admission-plugins and disable-admission-plugins overlapped", name)
-		}
+	if err := cfg.complete(); err != nil {
+		return nil, err
 	}
 	webhooks, err := webhook.New(webhook.Config{Objects: cfg.Objects, Services: cfg.Services, Authorizer: cfg.Authorizer})
 	if err != nil {
@@ -98,21 +174,36 @@ func New(cfg Config) (*Chain, error) {
 	}
 	c := &Chain{}
 	for _, p := range plugins {
-		if slices.Contains(cfg.Disable, p.name) || p.off && !slices.Contains(cfg.Enable, p.name) {
+		if !cfg.runs(p) {
 			continue
 		}
-		made, err := p.make(shared{cfg, webhooks})
+		made, err := shared{cfg, webhooks}.make(p)
 		if err != nil {
-			return nil, fmt.Errorf("admission plugin %s: %w", p.name, err)
+			return nil, err
 		}
-		c.plugins = append(c.plugins, made)
+		c.plugins = append(c.plugins, running{made, p.name, p.mark})
 	}
 	return c, nil
 }
 
+// make makes a plugin.
+func (s shared) make(p plugin) (admission.Interface, error) {
+	file, err := s.file(p.name)
+	if err != nil {
+		return nil, err
+	}
+	if p.make != nil {
+		return p.make(s, file)
+	}
+	return lent.New(lent.Config{
+		Name: p.name, Register: p.lend, Resources: p.of, File: file,
+		Objects: s.Objects, Authorizer: s.Authorizer, Mapper: mapper{kinds: s.Kinds}, Namespaces: s.Namespaces,
+	})
+}
+
 // Handles implements admission.Interface.
 func (c *Chain) Handles(operation admission.Operation) bool {
-	return slices.ContainsFunc(c.plugins, func(p admission.Interface) bool { return p.Handles(operation) })
+	return slices.ContainsFunc(c.plugins, func(p running) bool { return p.Handles(operation) })
 }
 
 // Admit implements admission.MutationInterface: every plugin may change the
@@ -133,11 +224,26 @@ func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.O
 
 func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	for _, p := range c.plugins {
-		if m, ok := p.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
-			if err := m.Admit(ctx, a, o); err != nil {
+		if m, ok := p.Interface.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
+			if err := p.admit(ctx, m, a, o); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// admit lets a plugin change the object, and remembers whether it has.
+func (p running) admit(ctx context.Context, m admission.MutationInterface, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if p.mark == nil || a.GetObject() == nil {
+		return m.Admit(ctx, a, o)
+	}
+	before := p.mark(a.GetObject())
+	if err := m.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	if p.mark(a.GetObject()) != before {
+		steps.Add(ctx, p.name)
 	}
 	return nil
 }
@@ -146,7 +252,7 @@ func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.
 // the object; the first error is the answer.
 func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	for _, p := range c.plugins {
-		if v, ok := p.(admission.ValidationInterface); ok && p.Handles(a.GetOperation()) {
+		if v, ok := p.Interface.(admission.ValidationInterface); ok && p.Handles(a.GetOperation()) {
 			if err := v.Validate(ctx, a, o); err != nil {
 				return err
 			}

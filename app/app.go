@@ -57,6 +57,8 @@ type Config struct {
 	Listen string
 	// Access says who vouches for users and who decides what they may do.
 	Access Access
+	// Admission says what objects pass before they are stored.
+	Admission admission.Options
 	// Audit says where the audit log goes; without a path there is none.
 	Audit audit.Config
 	// Initializers says how objects wait for initializers.
@@ -189,7 +191,8 @@ func (a *App) build(ctx context.Context) error {
 	}
 	objects, health := &rest.Objects{Store: a.store, Kinds: all}, &initializer.Health{}
 	chain, err := admission.New(admission.Config{
-		Objects: objects, Kinds: all, Services: services, Authorizer: a.may, Initializers: a.cfg.Initializers, Waiting: rest.Waiting{Objects: objects}, Health: health,
+		Options: a.cfg.Admission, Objects: objects, Services: services, Authorizer: a.may, Kinds: all, Namespaces: provisioner{a},
+		Initializers: a.cfg.Initializers, Waiting: rest.Waiting{Objects: objects}, Health: health,
 	})
 	if err != nil {
 		return err
@@ -220,6 +223,14 @@ func (a *App) build(ctx context.Context) error {
 		return err
 	}
 	return a.register(ctx, lookup)
+}
+
+// provisioner makes namespaces as the server itself does.
+type provisioner struct{ app *App }
+
+// Provision implements lent.Provisioner.
+func (p provisioner) Provision(ctx context.Context, name string) error {
+	return p.app.rest.Provision(ctx, name)
 }
 
 // register makes known which other servers there are before the first request:

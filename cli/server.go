@@ -51,6 +51,7 @@ func serverCommand(name string) *cobra.Command {
 		"All: "+strings.Join(app.ControllerNames(), ", "))
 	initializerFlags(c, &cfg)
 	accessFlags(c, &cfg.Access)
+	admissionFlags(c, &cfg.Admission)
 	return c
 }
 

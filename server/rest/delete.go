@@ -116,6 +116,7 @@ func (c *call) deleteOnce(options *metav1.DeleteOptions) (bool, *store.Object, e
 	if err != nil {
 		return false, nil, err
 	}
+	was := obj.DeepCopyObject()
 	options = options.DeepCopy() // BeforeDelete fills in the grace period
 	graceful, pending, err := upstream.BeforeDelete(c.resource.Delete, c.ctx, obj, options)
 	if err != nil {
@@ -125,7 +126,7 @@ func (c *call) deleteOnce(options *metav1.DeleteOptions) (bool, *store.Object, e
 		return false, have, nil
 	}
 	dryRun := isDryRun(options.DryRun)
-	if err := c.validate(c.attributes(nil, obj, admission.Delete, options, dryRun)); err != nil {
+	if err := c.admitDeletion(was, options, dryRun); err != nil {
 		return false, nil, err
 	}
 	m.SetFinalizers(c.deletionFinalizers(m, options))
@@ -146,6 +147,19 @@ func (c *call) deleteOnce(options *metav1.DeleteOptions) (bool, *store.Object, e
 	}
 	stored, err := c.remove(obj, have, dryRun)
 	return true, stored, err
+}
+
+// admitDeletion lets admission refuse the deletion of an object.
+func (c *call) admitDeletion(old runtime.Object, options *metav1.DeleteOptions, dryRun bool) error {
+	name := c.info.Name
+	if c.info.Verb == "deletecollection" {
+		name = "" // Compat: admission is told what the request names
+	}
+	a := admission.NewAttributesRecord(nil, old, c.kind, c.info.Namespace, name, c.kind.GroupVersion().WithResource(c.resource.Name), c.info.Subresource, admission.Delete, options, dryRun, c.user)
+	if err := c.mutate(a); err != nil {
+		return err
+	}
+	return c.validate(a)
 }
 
 // deletionFinalizers are the object's finalizers once a deletion has begun:

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
@@ -69,6 +70,30 @@ func (h *Handler) Amend(ctx context.Context, r *kinds.Resource, subresource, nam
 			return owned.Update(old, obj, manager), nil
 		},
 	})
+	return err
+}
+
+// Provision makes a namespace, on the plane that the context's request is for.
+func (h *Handler) Provision(ctx context.Context, name string) error {
+	r := h.Kinds().Find("", "v1", "namespaces")
+	c, err := h.inside(ctx, r, "create", name, "", "")
+	if err != nil {
+		return err
+	}
+	if what := route.From(ctx); what != nil {
+		c.info.Plane = what.Plane
+	}
+	owned, err := c.fieldManager(r.Update)
+	if err != nil {
+		return err
+	}
+	live, err := r.Scheme.New(c.kind)
+	if err != nil {
+		return err
+	}
+	manager := c.manager("")
+	obj := owned.Update(live, &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, manager)
+	_, err = c.insert(obj, &metav1.CreateOptions{}, manager)
 	return err
 }
 
