@@ -168,7 +168,7 @@ func New(cfg Config) (*Chain, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	webhooks, err := webhook.New(webhook.Config{Objects: cfg.Objects, Services: cfg.Services, Authorizer: cfg.Authorizer})
+	webhooks, err := webhook.New(webhook.Config{Objects: cfg.Objects, Services: cfg.Services, Authorizer: cfg.Authorizer, Failed: cfg.Failed})
 	if err != nil {
 		return nil, err
 	}

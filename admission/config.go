@@ -18,6 +18,7 @@ import (
 	"setpoint.dev/setpoint/admission/lent"
 	"setpoint.dev/setpoint/admission/tolerations"
 	"setpoint.dev/setpoint/admission/view"
+	"setpoint.dev/setpoint/admission/webhook"
 	"setpoint.dev/setpoint/kinds"
 )
 
@@ -39,6 +40,8 @@ type Config struct {
 	Objects view.Objects
 	// Services finds where webhooks that are services are reached.
 	Services webhookutil.ServiceResolver
+	// Failed hears of calls of webhooks that failed; nil of nothing.
+	Failed func(webhook.Failure)
 	// Authorizer answers what conditions and policies ask about users, and
 	// whether they may approve, sign, and own.
 	Authorizer authorizer.Authorizer

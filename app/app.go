@@ -17,11 +17,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	upstream "k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"setpoint.dev/setpoint/admission"
 	"setpoint.dev/setpoint/admission/initializer"
+	"setpoint.dev/setpoint/admission/policy"
+	"setpoint.dev/setpoint/admission/webhook"
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/crd"
@@ -37,6 +40,7 @@ import (
 	"setpoint.dev/setpoint/server/discovery"
 	"setpoint.dev/setpoint/server/openapi"
 	"setpoint.dev/setpoint/server/rest"
+	"setpoint.dev/setpoint/server/route"
 	"setpoint.dev/setpoint/server/serviceip"
 	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/store/engine"
@@ -101,6 +105,8 @@ type App struct {
 	stop      context.CancelFunc // ends what runs by itself
 	aggregate *aggregate.Aggregator
 	control   *controller.Set // nil when none run
+	checker   *policy.Checker
+	stalls    *webhook.Stalls
 }
 
 // Open opens the data folder and the listener. Run serves on it; Close gives
@@ -190,8 +196,10 @@ func (a *App) build(ctx context.Context) error {
 		return err
 	}
 	objects, health := &rest.Objects{Store: a.store, Kinds: all}, &initializer.Health{}
+	a.checker = policy.NewChecker(policy.Checker{Objects: objects, Kinds: all, Send: a.send, Logger: a.cfg.Logger})
+	a.stalls = webhook.NewStalls(webhook.Stalls{Objects: objects, Reachable: reachable(services), Send: a.send, Logger: a.cfg.Logger})
 	chain, err := admission.New(admission.Config{
-		Options: a.cfg.Admission, Objects: objects, Services: services, Authorizer: a.may, Kinds: all, Namespaces: provisioner{a},
+		Options: a.cfg.Admission, Objects: objects, Services: services, Failed: a.stalls.Failed, Authorizer: a.may, Kinds: all, Namespaces: provisioner{a},
 		Initializers: a.cfg.Initializers, Waiting: rest.Waiting{Objects: objects}, Health: health,
 	})
 	if err != nil {
@@ -231,6 +239,27 @@ type provisioner struct{ app *App }
 // Provision implements lent.Provisioner.
 func (p provisioner) Provision(ctx context.Context, name string) error {
 	return p.app.rest.Provision(ctx, name)
+}
+
+// send sends a request of the control plane itself to its own API.
+func (a *App) send(ctx context.Context, method, path, media string, body any) error {
+	self := &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+	return route.Send(ctx, a.rest, route.Sent{As: self, Agent: "setpoint", Method: method, Path: path, Media: media, Body: body})
+}
+
+// reachable says whether something accepts connections for a service.
+func reachable(services aggregate.Resolver) func(namespace, name string, port int32) bool {
+	return func(namespace, name string, port int32) bool {
+		address, err := services.ResolveEndpoint(namespace, name, port)
+		if err != nil {
+			return false
+		}
+		c, err := net.DialTimeout("tcp", address.Host, time.Second) //nolint:noctx // it is bounded
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	}
 }
 
 // register makes known which other servers there are before the first request:

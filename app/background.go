@@ -7,7 +7,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"setpoint.dev/setpoint/admission/policy"
 	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/authz"
@@ -53,6 +55,16 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		return a.rest.Sweep(ctx, func(err error) {
 			a.cfg.Logger.Error("objects that wait for initializers are not looked after yet", "error", err)
+		})
+	})
+	g.Go(func() error { return a.stalls.Run(ctx) })
+	g.Go(func() error { return a.checker.Run(ctx) })
+	g.Go(func() error {
+		every := func(string, *store.Object) bool { return true }
+		return a.rest.Observe(ctx, []string{policy.Checked}, every, func(_, obj runtime.Object) {
+			if obj != nil {
+				a.checker.Changed()
+			}
 		})
 	})
 	started := map[string]bool{}

@@ -359,3 +359,43 @@ func TestAPolicyHoldsAtOnce(t *testing.T) {
 		writing.Wait()
 	}
 }
+
+// What is wrong with the types in a policy's expressions is written into its
+// status, also for custom kinds.
+func TestTypesAreChecked(t *testing.T) {
+	f := start(t)
+	cases := map[string]struct{ resource, expression, want string }{
+		"right":        {"configmaps", "object.data.a == 'b'", ""},
+		"wrong":        {"configmaps", "object.nothing == 'b'", "undefined field 'nothing'"},
+		"custom":       {"limits", "object.spec.most > 3", ""},
+		"custom wrong": {"limits", "object.spec.most == 'many'", "found no matching overload for '_==_' applied to '(int, string)'"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			f.T = t
+			f.clear()
+			group := ""
+			if c.resource == "limits" {
+				group = "example.org"
+			}
+			constraints := on(c.resource)
+			constraints.ResourceRules[0].APIGroups = []string{group}
+			f.validate("p", admissionregistrationv1.ValidatingAdmissionPolicySpec{MatchConstraints: constraints, Validations: rule(c.expression)}, admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{})
+			for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+				p, err := f.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "p", metav1.GetOptions{})
+				f.must(err)
+				if p.Status.ObservedGeneration != p.Generation {
+					if time.Now().After(end) {
+						t.Fatal("not checked")
+					}
+					continue
+				}
+				got := fmt.Sprint(p.Status.TypeChecking.ExpressionWarnings)
+				if c.want == "" && len(p.Status.TypeChecking.ExpressionWarnings) > 0 || !strings.Contains(got, c.want) {
+					t.Errorf("%s, want %s", got, c.want)
+				}
+				return
+			}
+		})
+	}
+}

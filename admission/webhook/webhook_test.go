@@ -13,6 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"setpoint.dev/setpoint/admission/webhook/webhooktest"
@@ -268,5 +269,66 @@ func TestAConfigurationHoldsAtOnce(t *testing.T) {
 		time.Sleep(60 * time.Millisecond)
 		stop()
 		writing.Wait()
+	}
+}
+
+// A webhook that cannot be reached, and so keeps away the pods that would serve
+// it, is reported where people look: on its configuration, and as an event about
+// it. Once it is mended, that is taken back.
+func TestAWebhookThatBlocksItself(t *testing.T) {
+	f := start(t)
+	ctx := t.Context()
+	labels := map[string]string{"app": "hook"}
+	if _, err := f.client.CoreV1().Services("default").Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 443}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h := hook(f.hooks, "a", "/allow", second)
+	h.Rules[0].Resources = []string{"pods"}
+	h.ClientConfig = admissionregistrationv1.WebhookClientConfig{CABundle: f.hooks.CABundle, Service: &admissionregistrationv1.ServiceReference{Namespace: "default", Name: "hook"}}
+	f.mutate(h)
+	create := func(name string, of map[string]string) {
+		_, err := f.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: of}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}, metav1.CreateOptions{})
+		if err == nil {
+			t.Fatalf("pod %s was created although its webhook cannot be reached", name)
+		}
+	}
+	said := func() string {
+		c, err := f.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, "test", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Annotations["admission.setpoint.dev/blocks-itself"]
+	}
+	create("other", nil)
+	create("hook", labels)
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(said(), "webhook a.example.org is served by service default/hook, whose pods it keeps from being created"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the configuration says %q", said())
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		events, err := f.client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=MutatingWebhookConfiguration,involvedObject.name=test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events.Items) == 1 && events.Items[0].Reason == "WebhookBlocksItself" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("events: %v", events.Items)
+		}
+	}
+	if _, err := f.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, "test", types.JSONPatchType,
+		[]byte(`[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Ignore"}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(60 * time.Second); said() != ""; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("mended, and yet the configuration says %q", said())
+		}
 	}
 }

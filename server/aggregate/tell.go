@@ -1,18 +1,11 @@
 package aggregate
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/util/responsewriter"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
@@ -40,30 +33,6 @@ func (a *Aggregator) tell(ctx context.Context, s *apiregistrationv1.APIService, 
 func (a *Aggregator) write(ctx context.Context, method, name string, body any) error {
 	ctx, cancel := context.WithTimeout(ctx, writeWithin)
 	defer cancel()
-	sent, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
 	path := "/apis/" + apiregistrationv1.SchemeGroupVersion.String() + "/apiservices/" + name
-	r, err := http.NewRequestWithContext(request.WithUser(ctx, server), method, path, bytes.NewReader(sent))
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json")
-	r.Header.Set("User-Agent", manager)
-	what, err := route.Resolve(r)
-	if err != nil {
-		return err
-	}
-	answer := responsewriter.NewInMemoryResponseWriter()
-	a.API.ServeHTTP(answer, r.WithContext(route.With(r.Context(), what)))
-	if answer.RespCode() < http.StatusMultipleChoices {
-		return nil
-	}
-	status := metav1.Status{}
-	if err := json.Unmarshal(answer.Data(), &status); err != nil {
-		return fmt.Errorf("%s %s: %d", method, path, answer.RespCode())
-	}
-	return &apierrors.StatusError{ErrStatus: status}
+	return route.Send(ctx, a.API, route.Sent{As: server, Agent: manager, Method: method, Path: path, Media: "application/json", Body: body})
 }
