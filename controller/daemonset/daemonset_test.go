@@ -26,6 +26,10 @@ func TestEachNodeHasAPod(t *testing.T) {
 		if _, err := k.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		// A new node is not ready, and says so by a taint.
+		if _, err := k.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	node("a")
 	node("b")
