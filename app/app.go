@@ -221,7 +221,7 @@ func (a *App) build(ctx context.Context) error {
 	})
 	if len(a.cfg.Controllers) > 0 {
 		a.control, err = controller.New(controller.Config{
-			Handler: a.server, Controllers: a.cfg.Controllers, Metrics: counts, Logger: a.cfg.Logger,
+			Handler: a.server, Controllers: a.cfg.Controllers, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
 		})
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"setpoint.dev/setpoint/app"
 )
@@ -23,6 +24,7 @@ func serverCommand(name string) *cobra.Command {
 		Use: name, Short: "Run the control plane", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			klog.SetSlogLogger(cfg.Logger) // what client-go has to say
 			a, err := app.Open(c.Context(), cfg)
 			if err != nil {
 				return err

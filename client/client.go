@@ -42,7 +42,7 @@ type Config struct {
 	// UserAgent begins with the name under which fields are owned.
 	UserAgent string
 	// Uninitialized are the resources whose lists and watches show objects that
-	// are not initialized yet; "*" is all.
+	// are not initialized yet, besides those of a context that says so.
 	Uninitialized []string
 }
 
@@ -79,7 +79,7 @@ func New(cfg Config) *Client {
 
 // Config is for clients that are made elsewhere. They share the transport.
 func (c *Client) Config() *rest.Config {
-	return &rest.Config{Host: host, Transport: c.transport, UserAgent: c.agent, QPS: -1}
+	return &rest.Config{Host: host, Transport: c.transport, UserAgent: c.agent, QPS: -1, WarningHandler: rest.NoWarnings{}}
 }
 
 // protobuf is for clients of built-in kinds.
@@ -129,8 +129,8 @@ func (c *Client) Cut() { c.transport.setCut(true) }
 func (c *Client) Heal() { c.transport.setCut(false) }
 
 // asks says whether lists and watches at a path show what is not initialized.
-func (cfg Config) asks(urlPath string) bool {
-	return slices.Contains(cfg.Uninitialized, "*") || slices.Contains(cfg.Uninitialized, path.Base(urlPath))
+func (cfg Config) asks(ctx context.Context, urlPath string) bool {
+	return ctx.Value(uninitializedKey) != nil || slices.Contains(cfg.Uninitialized, path.Base(urlPath))
 }
 
 type contextKey int
@@ -140,6 +140,7 @@ const (
 	callerKey                   // who asks, on the way in
 	causeKey
 	notesKey
+	uninitializedKey
 )
 
 // As makes requests with ctx those of who.
@@ -162,6 +163,12 @@ func called(ctx context.Context, otherwise user.Info) context.Context {
 		who = otherwise
 	}
 	return context.WithValue(context.WithValue(ctx, actorKey, nil), callerKey, who)
+}
+
+// Uninitialized has lists and watches with ctx show objects that are not
+// initialized yet.
+func Uninitialized(ctx context.Context) context.Context {
+	return context.WithValue(ctx, uninitializedKey, true)
 }
 
 // Because says that what is written with ctx is written because of revision.

@@ -59,6 +59,7 @@ func TestWhoAsks(t *testing.T) {
 		{"the client's user", t.Context(), "/api/v1/nodes", "me because of 0, by test/1, "},
 		{"the context's user", other, "/api/v1/nodes?watch=1", "other because of 7, by test/1, watch=1"},
 		{"pods that are not initialized", t.Context(), "/api/v1/pods", "me because of 0, by test/1, includeUninitialized=true"},
+		{"nodes that are not initialized", client.Uninitialized(t.Context()), "/api/v1/nodes", "me because of 0, by test/1, includeUninitialized=true"},
 		{"pods that are not initialized, watched", t.Context(), "/api/v1/pods?watch=1", "me because of 0, by test/1, watch=1&includeUninitialized=true"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

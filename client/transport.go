@@ -77,7 +77,7 @@ func (t *Transport) inbound(ctx context.Context, req *http.Request) *http.Reques
 	if r.Header.Get("User-Agent") == "" {
 		r.Header.Set("User-Agent", t.cfg.UserAgent)
 	}
-	if r.Method == http.MethodGet && t.cfg.asks(r.URL.Path) {
+	if r.Method == http.MethodGet && t.cfg.asks(ctx, r.URL.Path) {
 		if r.URL.RawQuery != "" {
 			r.URL.RawQuery += "&"
 		}

@@ -36,6 +36,8 @@ type Config struct {
 	// Shared says that other servers have the same store. Then the controllers
 	// run while this server holds the lease kube-system/kube-controller-manager.
 	Shared bool
+	// RootCA is what clients know the API server by, as PEM.
+	RootCA []byte
 	// Metrics count queues; nil counts nothing.
 	Metrics *metrics.Metrics
 	// Logger hears what happens; nil means slog.Default.

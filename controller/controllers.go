@@ -1,13 +1,20 @@
 package controller
 
 import (
+	"setpoint.dev/setpoint/controller/clusterrole"
 	"setpoint.dev/setpoint/controller/cronjob"
 	"setpoint.dev/setpoint/controller/daemonset"
 	"setpoint.dev/setpoint/controller/deployment"
+	"setpoint.dev/setpoint/controller/garbage"
 	"setpoint.dev/setpoint/controller/job"
 	"setpoint.dev/setpoint/controller/loop"
+	"setpoint.dev/setpoint/controller/namespace"
+	"setpoint.dev/setpoint/controller/podgc"
 	"setpoint.dev/setpoint/controller/replicaset"
+	"setpoint.dev/setpoint/controller/rootca"
+	"setpoint.dev/setpoint/controller/serviceaccount"
 	"setpoint.dev/setpoint/controller/statefulset"
+	"setpoint.dev/setpoint/controller/ttl"
 )
 
 // entry is one controller.
@@ -24,6 +31,13 @@ type entry struct {
 
 // all are the controllers there are, in the order in which they start.
 var all = []entry{
+	{name: "serviceaccount-controller", alias: "serviceaccount", account: "service-account-controller", start: plain(serviceaccount.New)},
+	{name: "root-ca-certificate-publisher-controller", alias: "root-ca-cert-publisher", account: "root-ca-cert-publisher", start: func(a *loop.Actor, cfg Config) loop.Runner {
+		return rootca.New(a, cfg.RootCA)
+	}},
+	{name: "namespace-controller", alias: "namespace", account: "namespace-controller", start: plain(namespace.New)},
+	{name: "garbage-collector-controller", alias: "garbagecollector", account: "generic-garbage-collector", component: "garbage-collector-controller", start: plain(garbage.New)},
+	{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", account: "clusterrole-aggregation-controller", start: plain(clusterrole.New)},
 	{name: "deployment-controller", alias: "deployment", account: "deployment-controller", start: plain(deployment.New)},
 	{name: "replicaset-controller", alias: "replicaset", account: "replicaset-controller", start: plain(replicaset.New)},
 	{name: "replicationcontroller-controller", alias: "replicationcontroller", account: "replication-controller", start: plain(replicaset.NewReplication)},
@@ -31,6 +45,8 @@ var all = []entry{
 	{name: "daemonset-controller", alias: "daemonset", account: "daemon-set-controller", component: "daemonset-controller", start: plain(daemonset.New)},
 	{name: "job-controller", alias: "job", account: "job-controller", start: plain(job.New)},
 	{name: "cronjob-controller", alias: "cronjob", account: "cronjob-controller", start: plain(cronjob.New)},
+	{name: "ttl-after-finished-controller", alias: "ttl-after-finished", account: "ttl-after-finished-controller", start: plain(ttl.New)},
+	{name: "pod-garbage-collector-controller", alias: "podgc", account: "pod-garbage-collector", start: plain(podgc.New)},
 }
 
 // plain is for controllers that need nothing of the Config.

@@ -62,6 +62,7 @@ type Loop[K comparable] struct {
 	queue     workqueue.TypedRateLimitingInterface[K]
 	counts    *metrics.Queue
 	sources   []source
+	own       []cache.SharedIndexInformer
 
 	mu     sync.Mutex // guards the fields below
 	causes map[K]int64
@@ -148,6 +149,10 @@ func Watch[K comparable, T metav1.Object](l *Loop[K], table string, informer cac
 	l.sources = append(l.sources, source{table: table, informer: informer, handle: handle})
 }
 
+// Own has the loop run an informer that nobody shares, such as one of a few
+// objects of a kind. Watch says what its changes concern.
+func (l *Loop[K]) Own(informer cache.SharedIndexInformer) { l.own = append(l.own, informer) }
+
 // Self is a keys function for the objects that a loop is about.
 func Self[T metav1.Object](before, after T) []Key {
 	var none T
@@ -189,8 +194,16 @@ func (l *Loop[K]) AddAfter(key K, in time.Duration) { l.queue.AddAfter(key, in) 
 
 // Run implements Runner. A loop runs once.
 func (l *Loop[K]) Run(ctx context.Context) error {
+	var g errgroup.Group
+	defer func() { _ = g.Wait() }() // nothing in it fails
 	defer l.detach()
 	l.actor.startInformers()
+	for _, informer := range l.own {
+		g.Go(func() error {
+			informer.RunWithContext(ctx)
+			return nil
+		})
+	}
 	synced := make([]cache.DoneChecker, len(l.sources))
 	for i, s := range l.sources {
 		synced[i] = s.handle.HasSyncedChecker()
@@ -199,7 +212,6 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 		l.queue.ShutDown()
 		return nil
 	}
-	var g errgroup.Group
 	for range l.workers {
 		g.Go(func() error {
 			for l.next(ctx) {
@@ -209,7 +221,7 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	l.queue.ShutDown()
-	return g.Wait()
+	return nil
 }
 
 // detach lets go of the informers, which others go on using.
