@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
+	"slices"
 	"sync"
 	"time"
 )
@@ -82,6 +84,12 @@ func (t *Transport) inbound(ctx context.Context, req *http.Request) *http.Reques
 			r.URL.RawQuery += "&"
 		}
 		r.URL.RawQuery += "includeUninitialized=true"
+	}
+	if r.Method == http.MethodPost && slices.Contains(t.cfg.Uninitialized, path.Base(r.URL.Path)) {
+		// Who sees objects that wait for initializers need not wait with them.
+		query := r.URL.Query()
+		query.Set("includeUninitialized", "true")
+		r.URL.RawQuery = query.Encode()
 	}
 	r.RequestURI = r.URL.RequestURI()
 	return r
