@@ -372,6 +372,8 @@ func TestBadSchemasAreRefusedPrecisely(t *testing.T) {
 		{"exponential rule", `{type: object, properties: {a: {type: array, items: {type: array, items: {type: string}}, x-kubernetes-validations: [{rule: "self.all(x, self.all(y, self.all(z, x.all(i, y.all(j, z.all(k, i + j == k))))))"}]}}}`, "estimated rule cost"},
 		{"rule that is no expression", `{type: object, properties: {a: {type: string, x-kubernetes-validations: [{rule: "` + strings.Repeat("(", 500) + `"}]}}}`, "compilation failed"},
 		{"rule of great size", `{type: object, properties: {a: {type: integer, x-kubernetes-validations: [{rule: "` + strings.Repeat("self + ", 20000) + `self > 0"}]}}}`, ""},
+		{"pattern that cannot be bounded", `{type: object, properties: {a: {type: string, pattern: "((a{1000}){1000}){1000}"}}}`, "invalid repeat count"},
+		{"choices inside choices", `{type: object, properties: {a: ` + strings.Repeat("{type: object, properties: {b: {type: string}}, oneOf: [", 200) + "{}" + strings.Repeat("]}", 200) + `}}`, "Forbidden"},
 		{"more than a body may have", `{type: object, description: "` + strings.Repeat("x", 4<<20) + `"}`, "limit"},
 	}
 	for _, tt := range tests {
@@ -386,8 +388,11 @@ func TestBadSchemasAreRefusedPrecisely(t *testing.T) {
 		})
 	}
 	for kind, schema := range map[string]string{
-		"Large": `{type: object, x-kubernetes-preserve-unknown-fields: true, description: "` + strings.Repeat("x", 1<<20) + `"}`,
-		"Deep":  strings.Repeat("{type: object, properties: {a: ", 4000) + "{type: string}" + strings.Repeat("}}", 4000),
+		"Large":  `{type: object, x-kubernetes-preserve-unknown-fields: true, description: "` + strings.Repeat("x", 1<<20) + `"}`,
+		"Wide":   wide(5_000),
+		"Torn":   `{type: object, properties: {spec: {type: object, properties: {a: {type: string, pattern: "^(([a-z])+.)+[A-Z]([a-z])+$|^(a+)+text|text$"}}}}}`,
+		"Choosy": `{type: object, properties: {spec: {type: object, properties: {a: {type: string}}, anyOf: [` + strings.Repeat("{properties: {a: {pattern: x}}, required: [a]}, ", 500) + `{required: [a]}]}}}`,
+		"Deep":   strings.Repeat("{type: object, properties: {a: ", 4000) + "{type: string}" + strings.Repeat("}}", 4000),
 	} {
 		plural := strings.ToLower(kind) + "s"
 		if _, err := c.Resource(definitions).Create(t.Context(), definition(t, plural, kind, schema), metav1.CreateOptions{}); err != nil {
@@ -396,6 +401,40 @@ func TestBadSchemasAreRefusedPrecisely(t *testing.T) {
 		if _, err := c.Resource(resource(plural)).Create(t.Context(), object(t, kind, "a"), metav1.CreateOptions{}); err != nil {
 			t.Errorf("an object of %s: %.300v", kind, err)
 		}
+	}
+}
+
+// wide is a schema of many properties.
+func wide(n int) string {
+	var b strings.Builder
+	b.WriteString("{type: object, properties: {spec: {type: object, properties: {a: {type: string}")
+	for i := range n {
+		fmt.Fprintf(&b, ", p%d: {type: string, maxLength: 10}", i)
+	}
+	b.WriteString("}}}}")
+	return b.String()
+}
+
+// What a rule costs is bounded when it is asked, too; upstream's words tell.
+func TestRulesRunOutOfBudget(t *testing.T) {
+	c := client(t, apptest.Start(t))
+	const schema = `{type: object, properties: {spec: {type: object, properties: {a: {type: string}, list: {type: array, maxItems: 600, items: {type: string, maxLength: 10},
+		x-kubernetes-validations: [{rule: "self.all(x, self.all(y, x == y || x != y))"}]}}}}}`
+	if _, err := c.Resource(definitions).Create(t.Context(), definition(t, "costs", "Cost", schema), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	u := object(t, "Cost", "a")
+	many := make([]any, 600)
+	for i := range many {
+		many[i] = fmt.Sprintf("item%d", i)
+	}
+	_ = unstructured.SetNestedSlice(u.Object, many, "spec", "list") // it has a spec
+	_, err := c.Resource(resource("costs")).Create(t.Context(), u, metav1.CreateOptions{})
+	if want := "call cost exceeds limit"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %.400v, want %q", err, want)
+	}
+	if _, err := c.Resource(resource("costs")).Create(t.Context(), object(t, "Cost", "b"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("the next object: %v", err)
 	}
 }
 
