@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/util/proxy"
 	listers "k8s.io/client-go/listers/core/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -35,6 +36,9 @@ func (a *Aggregator) resolve(ctx context.Context, ref *apiregistrationv1.Service
 func (r Resolver) find(ctx context.Context, namespace, name string, port int32) (*url.URL, error) {
 	find := finder{ctx: ctx, objects: r.Objects}
 	service, err := find.Services(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(corev1.Resource("service"), name) // Compat: in upstream's words
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,7 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	} else if err := c.options(o); err != nil {
 		return nil, err
 	}
+	o.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("DeleteOptions")) // for admission
 	return o, invalidOptions("DeleteOptions", metav1validation.ValidateDeleteOptions(o))
 }
 

@@ -197,6 +197,9 @@ func (c *call) dedupOwners(obj runtime.Object) {
 	}
 }
 
+// optionKinds are the kinds of options that operations have.
+var optionKinds = map[admission.Operation]string{admission.Create: "CreateOptions", admission.Update: "UpdateOptions"}
+
 // attributes describe a write to admission.
 func (c *call) attributes(obj, old runtime.Object, operation admission.Operation, options runtime.Object, dryRun bool) admission.Attributes {
 	name := c.info.Name
@@ -205,6 +208,8 @@ func (c *call) attributes(obj, old runtime.Object, operation admission.Operation
 			name = m.GetName()
 		}
 	}
+	// Compat: webhooks and policies are told what kind the options are of.
+	options.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(optionKinds[operation]))
 	return admission.NewAttributesRecord(obj, old, c.kind, c.info.Namespace, name, c.kind.GroupVersion().WithResource(c.resource.Name), c.info.Subresource, operation, options, dryRun, c.user)
 }
 

@@ -18,11 +18,18 @@
 package webhooktest
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,8 +38,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"k8s.io/client-go/util/cert"
+	"time"
 )
 
 // Service is the name that the server's certificate is for, beside loopback.
@@ -52,11 +58,7 @@ type Server struct {
 // Start starts a webhook that ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	bundle, key, err := cert.GenerateSelfSignedCertKey(Service, []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(bundle, key)
+	bundle, pair, err := certify()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +73,25 @@ func Start(t testing.TB) *Server {
 		s.server.Close()
 	})
 	return s
+}
+
+// certify makes a certificate that vouches for itself.
+func certify() (bundle []byte, pair tls.Certificate, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, pair, err
+	}
+	about := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: Service}, DNSNames: []string{Service, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		return nil, pair, err
+	}
+	bundle = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})
+	return bundle, tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, nil
 }
 
 // Port is the port that it listens on.
