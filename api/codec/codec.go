@@ -135,6 +135,13 @@ func (c *Codec) DecodeInto(info runtime.SerializerInfo, body []byte, kind schema
 	return read, err
 }
 
+// Internal applies defaults to an object in one of its versions, which is the
+// caller's own, and converts it to its internal type.
+func (c *Codec) Internal(obj runtime.Object) (runtime.Object, error) {
+	c.Scheme.Default(obj)
+	return c.convert.ConvertToVersion(obj, runtime.InternalGroupVersioner)
+}
+
 // Encode writes an object in one of its versions.
 func (c *Codec) Encode(info runtime.SerializerInfo, obj runtime.Object, version schema.GroupVersion) ([]byte, error) {
 	var b bytes.Buffer

@@ -22,6 +22,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/api/onepass"
 	"setpoint.dev/setpoint/patch"
 	"setpoint.dev/setpoint/patch/ownership"
 )
@@ -114,9 +115,11 @@ func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old run
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.codec().Encode(speaks, old, as.GroupVersion())
-	if err != nil {
-		return nil, err
+	before := c.storedAs(as)
+	if before == nil {
+		if before, err = c.codec().Encode(speaks, old, as.GroupVersion()); err != nil {
+			return nil, err
+		}
 	}
 	var twice []error
 	if directive != metav1.FieldValidationIgnore {
@@ -148,6 +151,16 @@ func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old run
 		return nil, invalidPatch(string(after), c.unlike(gvk, want))
 	}
 	return obj, nil
+}
+
+// storedAs is the JSON of the object that is being changed, where it is stored
+// in the kind and version that is asked for; nil where it has to be made.
+func (c *call) storedAs(kind schema.GroupVersionKind) []byte {
+	o, custom := c.changing, c.resource.Custom
+	if o == nil || kind != c.resource.StorageKind() || c.scales() || custom != nil && o.Flags() != custom.Fingerprint() {
+		return nil
+	}
+	return o.Value()
 }
 
 // kindIn is what an object's JSON says it is.
@@ -208,11 +221,7 @@ func (c *call) merged(as schema.GroupVersionKind, old runtime.Object, body []byt
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	versioned, err := c.resource.Scheme.ConvertToVersion(old, as.GroupVersion())
-	if err != nil {
-		return nil, err
-	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(versioned)
+	fields, err := c.fieldsOf(as, old)
 	if err != nil {
 		return nil, err
 	}
@@ -229,8 +238,19 @@ func (c *call) merged(as schema.GroupVersionKind, old runtime.Object, body []byt
 	if err := c.strictness(err, typed, directive); err != nil {
 		return nil, invalidPatch(text, err)
 	}
-	c.resource.Scheme.Default(typed)
-	return c.resource.Scheme.ConvertToVersion(typed, runtime.InternalGroupVersioner)
+	return c.codec().Internal(typed)
+}
+
+// fieldsOf are the fields of the object that is being changed, in a version.
+func (c *call) fieldsOf(as schema.GroupVersionKind, old runtime.Object) (map[string]any, error) {
+	if fields, ok := onepass.Fields(c.storedAs(as)); ok {
+		return fields, nil
+	}
+	versioned, err := c.resource.Scheme.ConvertToVersion(old, as.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(versioned)
 }
 
 func patchError(err error) error {

@@ -115,7 +115,8 @@ type call struct {
 	out      representation
 	headed   bool // the columns of the table have been told
 	user     user.Info
-	sent     []byte // the body, once it is read
+	sent     []byte        // the body, once it is read
+	changing *store.Object // what a change is made to; nil while nothing is
 	// waits is how a create waits for initializers, and brought are those that
 	// its object came with.
 	waits   patience

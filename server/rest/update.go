@@ -157,6 +157,7 @@ func (c *call) changeOnce(ch change) (int, *store.Object, error) {
 	if err := c.check(ch.uid, oldMeta); err != nil {
 		return 0, nil, err
 	}
+	c.changing = have
 	obj, err := ch.make(old.DeepCopyObject())
 	if err != nil {
 		return 0, nil, err

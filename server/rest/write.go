@@ -68,6 +68,9 @@ func (c *call) op(obj runtime.Object, on store.Condition) (store.Op, error) {
 }
 
 func distinct(of []string) []string {
+	if len(of) < 2 {
+		return of
+	}
 	seen := map[string]bool{}
 	var kept []string
 	for _, s := range of {
