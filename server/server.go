@@ -136,6 +136,9 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, GetCertificate: s.Certificate, NextProtos: []string{"h2", "http/1.1"},
 			ClientAuth: tls.RequestClientCert, ClientCAs: s.ClientCAs,
+			// Small records are for pages that a browser shows while they come. Here
+			// they would be several writes for one object.
+			DynamicRecordSizingDisabled: true,
 		},
 	}
 	served := make(chan error, 1)
