@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // Coerce does to an object what reading into a Go type does by itself: metadata,
@@ -28,6 +29,15 @@ func (k *kind) Coerce(u *unstructured.Unstructured, from codec.Origin) (unknown 
 		return nil, err
 	}
 	lenient, strict := from == codec.FromStore, from == codec.FromStrictClient
+	put, strange, err := initializers.Lift(u)
+	if err != nil && !lenient {
+		return nil, err
+	}
+	if strict {
+		for _, e := range strange {
+			unknown = append(unknown, initializers.UnknownPath(e))
+		}
+	}
 	meta, hasMeta, paths, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{
 		DropMalformedFields: lenient, ReturnUnknownFieldPaths: strict,
 	})
@@ -60,6 +70,9 @@ func (k *kind) Coerce(u *unstructured.Unstructured, from codec.Origin) (unknown 
 	}
 	if hasMeta {
 		err = objectmeta.SetObjectMeta(u.Object, meta)
+	}
+	if err == nil {
+		put()
 	}
 	return unknown, err
 }

@@ -13,6 +13,8 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // MaxOperations is how many operations a JSON patch may have.
@@ -85,4 +87,17 @@ func Merge(object, patch []byte) ([]byte, error) { return jsonpatch.MergePatch(o
 // change what it is given.
 func Strategic(object, patch map[string]any, typed any) (map[string]any, error) {
 	return strategicpatch.StrategicMergeMapPatch(object, patch, typed)
+}
+
+// Initializers applies what a strategic merge patch says of
+// metadata.initializers, of which the types that it is applied by do not know.
+func Initializers(had, patch any) (any, error) {
+	object, wanted := map[string]any{}, map[string]any{"initializers": patch}
+	if had != nil {
+		object["initializers"] = had
+	}
+	changed, err := strategicpatch.StrategicMergeMapPatch(object, wanted, struct {
+		Initializers *initializers.Initializers `json:"initializers"`
+	}{})
+	return changed["initializers"], err
 }

@@ -74,8 +74,12 @@ func pairs(part []byte) (int, []byte, error) {
 var errNoMap = errors.New("not a map of known length")
 
 func cborPart(obj runtime.Object) ([]byte, error) {
+	obj, at := bared(obj)
 	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	b, err := direct.Marshal(obj)
+	if err == nil && at != nil {
+		b, err = cborCarriage{}.put(b, at)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func New(scheme *runtime.Scheme) *Codec {
 	}
 	c := &Codec{Scheme: scheme, convert: runtime.UnsafeObjectConvertor(scheme), media: map[string]runtime.SerializerInfo{}}
 	for _, info := range serializer.NewCodecFactory(scheme, more...).SupportedMediaTypes() {
-		c.media[info.MediaType] = info
+		c.media[info.MediaType] = carrying(info)
 	}
 	return c
 }

@@ -27,11 +27,16 @@ const (
 )
 
 func protobufPart(obj runtime.Object) ([]byte, error) {
+	obj, at := bared(obj)
 	m, ok := obj.(interface{ Marshal() ([]byte, error) })
 	if !ok {
 		return nil, fmt.Errorf("%T has no protobuf form", obj)
 	}
-	return m.Marshal()
+	b, err := m.Marshal()
+	for i := 0; i < len(at) && err == nil; i++ {
+		b, err = putField(b, at[i].Hops, at[i].Text)
+	}
+	return b, err
 }
 
 // envelope begins an envelope around a message of the given length; ending

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 
+	"setpoint.dev/setpoint/api/initializers"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -102,11 +103,15 @@ func (c *call) insert(obj runtime.Object, options *metav1.CreateOptions, manager
 		}
 	}
 	dryRun := isDryRun(options.DryRun)
+	initializers.Forget(obj)
 	if c.resource.Leaving {
 		return nil, c.leaving(obj)
 	}
 	attributes := c.attributes(obj, nil, admission.Create, options, dryRun)
 	if err := c.begin(attributes, dryRun); err != nil {
+		return nil, err
+	}
+	if err := settleInitializers(obj); err != nil {
 		return nil, err
 	}
 	if err := c.guard(obj, nil); err != nil {

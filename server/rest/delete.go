@@ -267,6 +267,7 @@ func (c *call) deleteCollection() error {
 	if err := c.checkDelete("", options); err != nil {
 		return err
 	}
+	query.uninitialized = true // all of them go
 	page, err := c.page(query)
 	if err != nil {
 		return err

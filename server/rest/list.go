@@ -35,6 +35,7 @@ func (c *call) listOptions() (*query, error) {
 	}
 	var err error
 	q.selection, err = c.selection(q.LabelSelector, q.FieldSelector)
+	q.uninitialized = c.includesUninitialized()
 	return q, err
 }
 
@@ -46,6 +47,8 @@ type selection struct {
 	span store.Range
 	// key is the one key that matters; "" when there may be several.
 	key string
+	// uninitialized says that objects are wanted which wait for initializers.
+	uninitialized bool
 }
 
 func (c *call) selection(l labels.Selector, f fields.Selector) (selection, error) {
@@ -95,7 +98,7 @@ func (c *call) selection(l labels.Selector, f fields.Selector) (selection, error
 // matches says whether an object in the span is selected.
 func (s *selection) matches(c *call, o *store.Object) bool {
 	v := view{Object: o, call: c}
-	return (s.key == "" || o.Key() == s.key) && (s.labels.Empty() || s.labels.Matches(v)) && (s.fields.Empty() || s.fields.Matches(viewFields(v)))
+	return s.shows(o) && (s.key == "" || o.Key() == s.key) && (s.labels.Empty() || s.labels.Matches(v)) && (s.fields.Empty() || s.fields.Matches(viewFields(v)))
 }
 
 // view shows an object to selectors without decoding it.
@@ -129,7 +132,7 @@ func (v viewFields) lookup(field string) (string, bool) {
 	case "metadata.namespace":
 		return namespace, v.call.resource.Namespaced
 	}
-	if custom := v.call.resource.Custom; custom != nil && v.Flags() != custom.Fingerprint() {
+	if v.call.resource.Custom != nil && !v.call.byTheseRules(v.Object) {
 		return v.call.reread(v.Object, field)
 	}
 	return v.Field(field)
@@ -200,6 +203,9 @@ func (c *call) page(q *query) (*page, error) {
 	for o, err := range sn.Scan(c.ctx, c.resource.Table, span) {
 		if err != nil {
 			return nil, c.expired(err, after, q)
+		}
+		if !q.shows(o) {
+			continue
 		}
 		if limit > 0 && int64(len(p.objects)) == limit {
 			more++

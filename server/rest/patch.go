@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,9 +23,9 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/api/initializers"
 	"setpoint.dev/setpoint/api/onepass"
 	"setpoint.dev/setpoint/patch"
-	"setpoint.dev/setpoint/patch/ownership"
 )
 
 func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
@@ -59,6 +60,9 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 			obj, err := c.patched(c.spoken(), kind, old, body, options.FieldValidation)
 			if err == nil {
 				err = c.sameName(obj)
+			}
+			if err == nil {
+				err = cleared(obj, old)
 			}
 			if err != nil {
 				return nil, err
@@ -163,6 +167,21 @@ func (c *call) storedAs(kind schema.GroupVersionKind) []byte {
 	return o.Value()
 }
 
+// cleared says of a patched object that it is to wait for nothing, where the
+// patch has taken away what it waited for. In an update that leaves the field
+// out, that is not so sure.
+func cleared(obj, old runtime.Object) error {
+	had, err := initializers.Of(old)
+	if err != nil || had == nil {
+		return err
+	}
+	has, err := initializers.Of(obj)
+	if err != nil || has != nil {
+		return err
+	}
+	return initializers.Clear(obj)
+}
+
 // kindIn is what an object's JSON says it is.
 func kindIn(body []byte) (version, kind string, err error) {
 	var t metav1.TypeMeta
@@ -221,7 +240,7 @@ func (c *call) merged(as schema.GroupVersionKind, old runtime.Object, body []byt
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	fields, err := c.fieldsOf(as, old)
+	fields, carried, err := c.fieldsOf(as, old)
 	if err != nil {
 		return nil, err
 	}
@@ -230,27 +249,41 @@ func (c *call) merged(as schema.GroupVersionKind, old runtime.Object, body []byt
 	if err != nil {
 		return nil, err
 	}
+	sent := initializers.Cut(wanted, typed)
 	after, err := patch.Strategic(fields, wanted, typed)
 	if err != nil {
 		return nil, strategicError(err)
 	}
+	carried, unknown, err := carried.Merged(typed, sent, patch.Initializers)
+	if err != nil {
+		return nil, strategicError(err)
+	}
+	if strict {
+		twice = append(twice, unknown...)
+	}
 	err = joinStrict(twice, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, typed, strict))
+	carried.Attach(typed)
 	if err := c.strictness(err, typed, directive); err != nil {
 		return nil, invalidPatch(text, err)
 	}
 	return c.codec().Internal(typed)
 }
 
-// fieldsOf are the fields of the object that is being changed, in a version.
-func (c *call) fieldsOf(as schema.GroupVersionKind, old runtime.Object) (map[string]any, error) {
-	if fields, ok := onepass.Fields(c.storedAs(as)); ok {
-		return fields, nil
+// fieldsOf are the fields of the object that is being changed, in a version, and
+// what it carried beside them.
+func (c *call) fieldsOf(as schema.GroupVersionKind, old runtime.Object) (map[string]any, initializers.Taken, error) {
+	if stored := c.storedAs(as); !bytes.Contains(stored, []byte("initializers")) {
+		if fields, ok := onepass.Fields(stored); ok {
+			return fields, initializers.Taken{}, nil
+		}
 	}
 	versioned, err := c.resource.Scheme.ConvertToVersion(old, as.GroupVersion())
 	if err != nil {
-		return nil, err
+		return nil, initializers.Taken{}, err
 	}
-	return runtime.DefaultUnstructuredConverter.ToUnstructured(versioned)
+	carried := initializers.Detach(versioned)
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(versioned)
+	return fields, carried, err
 }
 
 func patchError(err error) error {
@@ -307,7 +340,7 @@ func (c *call) named(m metav1.Object) error {
 
 // applied returns the change that an apply makes. Compat: whatever it is in, it
 // is called YAML.
-func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *ownership.Manager) (func(runtime.Object) (runtime.Object, error), error) {
+func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *patch.Manager) (func(runtime.Object) (runtime.Object, error), error) {
 	wanted := &unstructured.Unstructured{}
 	var err error
 	if wanted.Object, err = in.Fields(body, false); err != nil {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/api/initializers"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -54,11 +55,10 @@ func (c *call) form(of ...*store.Object) codec.Form {
 	if c.out.as != "" || c.out.pretty || c.groupVersion() != c.resource.Storage || c.scales() {
 		return nil
 	}
-	custom := c.resource.Custom
-	if custom == nil {
+	if c.resource.Custom == nil {
 		return c.out.Form
 	}
-	if c.out.MediaType != codec.JSON || slices.ContainsFunc(of, func(o *store.Object) bool { return o.Flags() != custom.Fingerprint() }) {
+	if c.out.MediaType != codec.JSON || slices.ContainsFunc(of, func(o *store.Object) bool { return !c.byTheseRules(o) }) {
 		return nil
 	}
 	return codec.UntypedJSON{ListKind: c.resource.ListOf()}
@@ -120,6 +120,13 @@ func (c *call) partial(obj runtime.Object) (*metav1.PartialObjectMetadata, error
 	}
 	p := meta.AsPartialObjectMetadata(m)
 	p.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadata"))
+	if c.resource.Custom != nil { // otherwise the metadata carries them
+		waits, err := initializers.Of(obj)
+		if err != nil {
+			return nil, err
+		}
+		return p, initializers.Set(p, waits)
+	}
 	return p, nil
 }
 

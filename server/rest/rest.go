@@ -32,7 +32,6 @@ import (
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/patch"
-	"setpoint.dev/setpoint/patch/ownership"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/rest/turns"
@@ -307,7 +306,7 @@ func (c *call) spoken() schema.GroupVersionKind {
 
 // stored decodes a stored object into its internal type, with its revision.
 func (c *call) stored(o *store.Object) (runtime.Object, error) {
-	if custom := c.resource.Custom; custom != nil && o.Flags() == custom.Fingerprint() {
+	if c.resource.Custom != nil && c.byTheseRules(o) {
 		return c.keeps().DecodeKept(o.Value(), c.resource.StorageKind())
 	}
 	return c.keeps().DecodeStored(o.Value(), c.resource.StorageKind())
@@ -330,7 +329,7 @@ func (c *call) keeps() *codec.Codec {
 	return c.codecs.of(c.resource)
 }
 
-func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*ownership.Manager, error) {
+func (c *call) fieldManager(strategy upstream.RESTUpdateStrategy) (*patch.Manager, error) {
 	resets := kinds.ResetFields(strategy)
 	if c.scales() {
 		resets = nil // they are the object's

@@ -133,8 +133,11 @@ func (c *call) watchOptions(q *query) (watch.Options, error) {
 	}
 	o := watch.Options{Plane: c.info.Plane, Resource: c.resource.Table, After: after}
 	o.Filter = watch.Filter{Prefix: q.span.Prefix, Key: q.key, Field: q.span.Field, Value: q.span.Value}
-	if !q.labels.Empty() || !q.fields.Empty() {
+	switch {
+	case !q.labels.Empty() || !q.fields.Empty():
 		o.Filter.Match = func(obj *store.Object) bool { return q.matches(c, obj) }
+	case !q.uninitialized:
+		o.Filter.Match = q.shows
 	}
 	o.Initial = after == 0
 	if q.SendInitialEvents != nil {

@@ -41,10 +41,11 @@ func (c *call) op(obj runtime.Object, on store.Condition) (store.Op, error) {
 	if err != nil {
 		return store.Op{}, err
 	}
-	index := store.Index{Labels: m.GetLabels()}
-	if c.resource.Custom != nil {
-		index.Flags = c.resource.Custom.Fingerprint()
+	flags, err := c.flags(obj)
+	if err != nil {
+		return store.Op{}, err
 	}
+	index := store.Index{Labels: m.GetLabels(), Flags: flags}
 	for _, owner := range m.GetOwnerReferences() {
 		index.Owners = append(index.Owners, string(owner.UID))
 	}
