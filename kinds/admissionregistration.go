@@ -46,6 +46,7 @@ func admissionregistrationGroup(d Deps) group {
 			name: "validatingwebhookconfigurations", kind: "ValidatingWebhookConfiguration", category: "api-extensions",
 			strategy: validatingwebhookconfiguration.Strategy,
 		},
+		initializerRow(),
 	}}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metatable "k8s.io/apimachinery/pkg/api/meta/table"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,13 +33,7 @@ func (apiServiceColumns) ConvertToTable(_ context.Context, obj, _ runtime.Object
 		{Name: "Available", Type: "string", Description: "Whether this service is available."},
 		{Name: "Age", Type: "string", Description: doc["creationTimestamp"]},
 	}}
-	if l, err := meta.ListAccessor(obj); err == nil {
-		t.ResourceVersion = l.GetResourceVersion()
-		t.Continue = l.GetContinue()
-		t.RemainingItemCount = l.GetRemainingItemCount()
-	} else if o, err := meta.CommonAccessor(obj); err == nil {
-		t.ResourceVersion = o.GetResourceVersion()
-	}
+	describeTable(t, obj)
 	var err error
 	t.Rows, err = metatable.MetaToTableRow(obj, func(obj runtime.Object, _ metav1.Object, name, age string) ([]any, error) {
 		s, ok := obj.(*apiregistration.APIService)

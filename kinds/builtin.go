@@ -47,7 +47,7 @@ type Deps struct {
 }
 
 // Builtin returns the kinds that kube-apiserver 1.36 serves by default, in the
-// order of its discovery.
+// order of its discovery, and InitializerConfiguration, which it no longer has.
 //
 // Roles and bindings come without upstream's check that nobody grants what they
 // do not have: it needs the rules in force, which are not known here.
@@ -113,6 +113,8 @@ type row struct {
 	scale  func(runtime.Object) (scaled, error)
 	subs   []*Subresource
 
+	// versions are the group's when nil.
+	versions []string
 	// verbs are allVerbs when nil.
 	verbs []string
 	// namespaced is for kinds without a strategy, which would know.
@@ -186,6 +188,9 @@ func (w row) resource(g group) *Resource {
 	}
 	if w.verbs == nil {
 		r.Verbs = allVerbs
+	}
+	if w.versions != nil {
+		r.Versions = w.versions
 	}
 	if g.scheme != nil {
 		r.Scheme = g.scheme

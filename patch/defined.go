@@ -15,6 +15,9 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"setpoint.dev/setpoint/api/initializers/openapi"
+	initializers "setpoint.dev/setpoint/api/initializers/v1alpha1"
 )
 
 // withDefined knows the kinds that typed clients apply, and those that they do
@@ -45,13 +48,17 @@ func init() {
 		apiregistrationv1.SchemeGroupVersion.WithKind("APIService"):                  apiregistrationv1.APIService{}.OpenAPIModelName(),
 		apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"):      apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName(),
 		apiextensionsv1beta1.SchemeGroupVersion.WithKind("CustomResourceDefinition"): apiextensionsv1beta1.CustomResourceDefinition{}.OpenAPIModelName(),
+		initializers.GroupVersion.WithKind(initializers.Kind):                        initializers.InitializerConfiguration{}.OpenAPIModelName(),
 	} {
 		defined[kind] = sync.OnceValues(func() (managedfields.TypeConverter, error) { return typesOf(kind, name) })
 	}
 }
 
 var definitions = sync.OnceValue(func() map[string]common.OpenAPIDefinition {
-	return generated.GetOpenAPIDefinitions(func(name string) spec.Ref { return spec.MustCreateRef("#/components/schemas/" + name) })
+	ref := func(name string) spec.Ref { return spec.MustCreateRef("#/components/schemas/" + name) }
+	defs := generated.GetOpenAPIDefinitions(ref)
+	openapi.Extend(defs, ref)
+	return defs
 })
 
 // typesOf knows one kind by its OpenAPI definition and those it refers to.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
+	initializers "setpoint.dev/setpoint/api/initializers/openapi"
 	"setpoint.dev/setpoint/kinds"
 )
 
@@ -93,7 +94,15 @@ func metaOnly() *runtime.Scheme {
 // name returns the name of a definition in documents, which is its own, and
 // the kinds that it is the schema of.
 func (d *definer) name(name string) (string, spec.Extensions) {
-	return d.namer.GetDefinitionName(name)
+	called, marked := d.namer.GetDefinitionName(name)
+	if all, ok := marked[extensionKind].([]any); ok {
+		// A type may stand for the internal version, too.
+		marked[extensionKind] = slices.DeleteFunc(slices.Clone(all), func(entry any) bool {
+			kind, _ := entry.(map[string]any)
+			return kind["version"] == runtime.APIVersionInternal
+		})
+	}
+	return called, marked
 }
 
 // definitions are all definitions that a document can use: of kinds that are
@@ -102,6 +111,7 @@ func (d *definer) name(name string) (string, spec.Extensions) {
 // they are gone when a document is done.
 func (d *definer) definitions(ref common.ReferenceCallback, in *schema.GroupVersion) map[string]common.OpenAPIDefinition {
 	defs := generated.GetOpenAPIDefinitions(ref)
+	initializers.Extend(defs, ref)
 	for _, c := range d.custom {
 		if in != nil && c.kind.GroupVersion() != *in {
 			continue

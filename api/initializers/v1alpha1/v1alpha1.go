@@ -159,3 +159,13 @@ func SetDefaults(c *InitializerConfiguration) {
 		}
 	}
 }
+
+// OpenAPIModelName is the name of the kind's definition.
+func (InitializerConfiguration) OpenAPIModelName() string {
+	return "io.k8s.api.admissionregistration.v1alpha1.InitializerConfiguration"
+}
+
+// OpenAPIModelName is the name of the list's definition.
+func (InitializerConfigurationList) OpenAPIModelName() string {
+	return "io.k8s.api.admissionregistration.v1alpha1.InitializerConfigurationList"
+}
