@@ -105,13 +105,21 @@ func (d *definer) name(name string) (string, spec.Extensions) {
 	return called, marked
 }
 
+// definitions are those that a document can use, with those of initializers.
+func (m *maker) definitions(ref common.ReferenceCallback, in *schema.GroupVersion) map[string]common.OpenAPIDefinition {
+	defs := m.define().definitions(ref, in)
+	if !m.plain {
+		initializers.Extend(defs, ref)
+	}
+	return defs
+}
+
 // definitions are all definitions that a document can use: of kinds that are
 // not compiled in those of one group and version, or of all where none is
 // given. They are made anew by each call, so the caller may change them, and
 // they are gone when a document is done.
 func (d *definer) definitions(ref common.ReferenceCallback, in *schema.GroupVersion) map[string]common.OpenAPIDefinition {
 	defs := generated.GetOpenAPIDefinitions(ref)
-	initializers.Extend(defs, ref)
 	for _, c := range d.custom {
 		if in != nil && c.kind.GroupVersion() != *in {
 			continue

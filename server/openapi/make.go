@@ -32,11 +32,12 @@ const (
 // revision is part of every hash. It goes up by one with each change of what
 // this package makes of a list of kinds: clients keep documents by their
 // hashes for ever.
-const revision = 1
+const revision = 2
 
 // maker makes the documents of one list.
 type maker struct {
 	version  string
+	plain    bool // says nothing of initializers
 	sections []section
 	// define is made by the first document that needs it.
 	define func() *definer
@@ -51,8 +52,8 @@ type section struct {
 }
 
 // newMaker divides a list into sections, in the order of their names.
-func newMaker(list *kinds.List, version string) *maker {
-	m := &maker{version: version, define: sync.OnceValue(func() *definer { return newDefiner(list) })}
+func newMaker(list *kinds.List, version string, plain bool) *maker {
+	m := &maker{version: version, plain: plain, define: sync.OnceValue(func() *definer { return newDefiner(list) })}
 	objects := builtinEncodings.objects
 	add := func(gv schema.GroupVersion, path, operation, description string, writes model, consumes, produces []string) {
 		m.sections = append(m.sections, section{
@@ -178,7 +179,7 @@ func (m *maker) v3(s section) ([]byte, error) {
 	d := m.define()
 	doc, err := builder3.BuildOpenAPISpecFromRoutes([]common.RouteContainer{m.container(s)}, &common.OpenAPIV3Config{
 		Info:                           m.info(),
-		Definitions:                    d.definitions(refV3, &s.gv),
+		Definitions:                    m.definitions(refV3, &s.gv),
 		GetDefinitionName:              d.name,
 		GetOperationIDAndTagsFromRoute: operationID,
 		CommonResponses: map[int]*spec3.Response{
@@ -207,7 +208,7 @@ func (m *maker) v2() ([]byte, error) {
 	doc, err := builder.BuildOpenAPISpecFromRoutes(containers, &common.Config{
 		Info:                           m.info(),
 		ProtocolList:                   []string{"https"},
-		GetDefinitions:                 func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition { return d.definitions(ref, nil) },
+		GetDefinitions:                 func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition { return m.definitions(ref, nil) },
 		GetDefinitionName:              d.name,
 		GetOperationIDAndTagsFromRoute: distinct(operationID),
 		CommonResponses: map[int]spec.Response{

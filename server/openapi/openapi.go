@@ -28,6 +28,7 @@ type Server struct {
 	list    func() *kinds.List
 	version string
 	joined  Joined // nil when there are no other servers
+	plain   bool   // documents say nothing of initializers
 
 	mu     sync.Mutex // guards the fields below
 	now    *edition
@@ -101,7 +102,7 @@ func (s *Server) edition() *edition {
 	if old == nil {
 		old = &edition{}
 	}
-	m := newMaker(list, s.version)
+	m := newMaker(list, s.version, s.plain)
 	e := &edition{list: list, v3: make(map[string]*document, len(m.sections)), parts: map[part]string{}}
 	for _, r := range list.All() {
 		for _, version := range r.Versions {

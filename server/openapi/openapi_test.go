@@ -81,7 +81,13 @@ func readIndex(t *testing.T, b []byte) map[string]*url.URL {
 	return urls
 }
 
-// Every document is kube-apiserver's, byte for byte. Its index, which is the
+// upstreams is the list of kinds that kube-apiserver serves today.
+func upstreams() *kinds.List {
+	return kinds.NewList(slices.DeleteFunc(slices.Clone(builtin().All()), func(r *kinds.Resource) bool { return r.Name == "initializerconfigurations" }))
+}
+
+// Every document is kube-apiserver's, byte for byte, when what initializers add
+// to it is left out. Its index, which is the
 // golden file, has the SHA-512 of each. That of v2, where the fields of an
 // operation's kind come in another order, is taken with fields sorted.
 //
@@ -98,7 +104,8 @@ func TestDocumentsAreUpstreams(t *testing.T) {
 	for name, u := range readIndex(t, golden) {
 		want["v3/"+name] = u.Query().Get("hash")
 	}
-	s := serve(builtin())
+	list := upstreams()
+	s := openapi.NewPlain(func() *kinds.List { return list }, "v1.36.3")
 	got := map[string]string{"v2": ""}
 	for name := range readIndex(t, fetch(t, s, "/openapi/v3").Body.Bytes()) {
 		got["v3/"+name] = ""
@@ -118,6 +125,8 @@ func TestDocumentsAreUpstreams(t *testing.T) {
 	}
 }
 
+const metaV1 = "io.k8s.apimachinery.pkg.apis.meta.v1."
+
 // sorted is a document with its fields in order.
 func sorted(t *testing.T, b []byte) []byte {
 	t.Helper()
@@ -130,6 +139,43 @@ func sorted(t *testing.T, b []byte) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// What initializers add is there for clients that look for it.
+func TestInitializersAreDescribed(t *testing.T) {
+	s := serve(builtin())
+	var doc spec3.OpenAPI
+	if err := json.Unmarshal(fetch(t, s, "/openapi/v3/apis/admissionregistration.k8s.io/v1alpha1").Body.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	const kind = "io.k8s.api.admissionregistration.v1alpha1.InitializerConfiguration"
+	config := doc.Components.Schemas[kind]
+	if config == nil {
+		t.Fatalf("no %s", kind)
+	}
+	want := []any{map[string]any{"group": "admissionregistration.k8s.io", "version": "v1alpha1", "kind": "InitializerConfiguration"}}
+	if diff := cmp.Diff(want, config.Extensions["x-kubernetes-group-version-kind"]); diff != "" {
+		t.Errorf("kinds (-want +got)\n%s", diff)
+	}
+	for _, name := range []string{"ObjectMeta", "Initializers", "Initializer"} {
+		if doc.Components.Schemas[metaV1+name] == nil {
+			t.Errorf("no %s", name)
+		}
+	}
+	for path, has := range map[string]bool{
+		"/apis/admissionregistration.k8s.io/v1alpha1/initializerconfigurations":               true,
+		"/apis/admissionregistration.k8s.io/v1alpha1/initializerconfigurations/{name}":        false,
+		"/apis/admissionregistration.k8s.io/v1alpha1/initializerconfigurations/{name}/status": false,
+	} {
+		item := doc.Paths.Paths[path]
+		if item == nil {
+			t.Errorf("no %s", path)
+			continue
+		}
+		if slices.ContainsFunc(item.Get.Parameters, func(p *spec3.Parameter) bool { return p.Name == "includeUninitialized" }) != has {
+			t.Errorf("%s has the parameter: %t", path, !has)
+		}
+	}
 }
 
 func difference(t *testing.T, name string, b []byte) string {

@@ -202,7 +202,7 @@ func (e *endpoint) standard() []common.Route {
 		add("post", route{
 			method: http.MethodPost, path: createPath, operation: "create" + subject,
 			description: "create " + e.of(article(e.resource.Kind)),
-			parameters:  slices.Concat(inCreate, inQuery(&metav1.CreateOptions{}), []common.Parameter{pretty, body(true)}),
+			parameters:  slices.Concat(inCreate, inQuery(&metav1.CreateOptions{}), e.uninitialized(), []common.Parameter{pretty, body(true)}),
 			reads:       e.object,
 			responses:   answers(e.object, http.StatusOK, http.StatusCreated, http.StatusAccepted),
 		})
@@ -268,6 +268,15 @@ func (e *endpoint) standard() []common.Route {
 	return routes
 }
 
+// uninitialized is the parameter that asks for objects that wait for
+// initializers.
+func (e *endpoint) uninitialized() []common.Parameter {
+	if e.maker.plain {
+		return nil
+	}
+	return []common.Parameter{uninitialized}
+}
+
 func (e *endpoint) list(path, subject string, params []common.Parameter) route {
 	description := "list objects of kind " + e.resource.Kind
 	if e.can("watch") {
@@ -276,7 +285,7 @@ func (e *endpoint) list(path, subject string, params []common.Parameter) route {
 	return route{
 		method: http.MethodGet, path: path, operation: "list" + subject,
 		description: description,
-		parameters:  slices.Concat(params, inQuery(&metav1.ListOptions{}), []common.Parameter{pretty}),
+		parameters:  slices.Concat(params, inQuery(&metav1.ListOptions{}), e.uninitialized(), []common.Parameter{pretty}),
 		produces:    slices.Concat(e.objects, e.streams),
 		responses:   answers(e.maker.name(e.resource, e.gv.WithKind(e.resource.Kind+"List")), http.StatusOK),
 	}
@@ -302,7 +311,7 @@ func (e *endpoint) watch(path, subject string, params []common.Parameter, descri
 	return route{
 		method: http.MethodGet, path: "/watch" + path, operation: "watch" + subject,
 		description: "watch " + description,
-		parameters:  slices.Concat(params, inQuery(&metav1.ListOptions{}), []common.Parameter{pretty}),
+		parameters:  slices.Concat(params, inQuery(&metav1.ListOptions{}), e.uninitialized(), []common.Parameter{pretty}),
 		produces:    slices.Concat(e.objects, e.streams),
 		responses:   answers(watchEvent, http.StatusOK),
 	}

@@ -91,6 +91,15 @@ var pretty common.Parameter = parameter{
 	dataType:    "string",
 }
 
+// uninitialized is the parameter of Kubernetes 1.7 to 1.13, which today's options
+// no longer have.
+var uninitialized common.Parameter = parameter{
+	name:        "includeUninitialized",
+	description: "If true, objects that still wait for initializers are told of, too; a create answers without waiting for them.",
+	kind:        common.QueryParameterKind,
+	dataType:    "boolean",
+}
+
 // inQuery are the fields of an options type as query parameters, those
 // named in without left out. Fields that hold objects are none, and the type
 // itself documents its fields.
