@@ -166,11 +166,16 @@ var word = []byte("initializers")
 type jsonCarriage struct{}
 
 func (jsonCarriage) open(body []byte) ([]byte, func(initializers.Place) ([]byte, error), error) {
-	// Letters may be written as \u0069.
-	if !bytes.Contains(body, word) && !bytes.Contains(body, []byte(`\u006`)) && !bytes.Contains(body, []byte(`\u007`)) {
+	if !mayCarry(body) {
 		return body, nil, nil
 	}
 	return body, findJSON(body), nil
+}
+
+// mayCarry says that JSON may have the field, or the annotation, in it: letters
+// may be written as \u0069.
+func mayCarry(body []byte) bool {
+	return bytes.Contains(body, word) || bytes.Contains(body, []byte(`\u006`)) || bytes.Contains(body, []byte(`\u007`))
 }
 
 // findJSON finds the field in JSON. What is not of the form that leads to it

@@ -37,7 +37,7 @@ func (q quick) read(body []byte, kind *schema.GroupVersionKind, into runtime.Obj
 		if u, ok := obj.(*unstructured.Unstructured); ok {
 			return readUntyped(body, u, kind)
 		}
-		if !onepass.Read(body, obj) || obj.GetObjectKind().GroupVersionKind() != *kind {
+		if mayCarry(body) || !onepass.Read(body, obj) || obj.GetObjectKind().GroupVersionKind() != *kind {
 			return nil, nil, false
 		}
 		got := *kind

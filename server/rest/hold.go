@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,7 +47,7 @@ func (c *call) queue(obj runtime.Object, dryRun bool) error {
 	if err != nil || waits == nil || dryRun || c.waits != noWait {
 		return err
 	}
-	if asked, _ := strconv.ParseBool(c.r.URL.Query().Get(includeUninitialized)); asked {
+	if c.includesUninitialized() {
 		c.waits = shows
 		return nil
 	}

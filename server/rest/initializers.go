@@ -48,7 +48,7 @@ func (s *selection) shows(o *store.Object) bool { return s.uninitialized || !isU
 // includesUninitialized says that the client asks for objects that wait for
 // initializers. Compat: 1, true, True and t are how it may be said.
 func (c *call) includesUninitialized() bool {
-	asked, err := strconv.ParseBool(c.r.URL.Query().Get("includeUninitialized"))
+	asked, err := strconv.ParseBool(c.r.URL.Query().Get(includeUninitialized))
 	return err == nil && asked
 }
 
@@ -60,13 +60,4 @@ func settleInitializers(obj runtime.Object) error {
 		return err
 	}
 	return initializers.Set(obj, nil)
-}
-
-// keepInitializers makes obj wait for what old does.
-func keepInitializers(obj, old runtime.Object) error {
-	waits, err := initializers.Of(old)
-	if err != nil {
-		return err
-	}
-	return initializers.Set(obj, waits)
 }

@@ -61,9 +61,6 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 			if err == nil {
 				err = c.sameName(obj)
 			}
-			if err == nil {
-				err = cleared(obj, old)
-			}
 			if err != nil {
 				return nil, err
 			}
@@ -165,21 +162,6 @@ func (c *call) storedAs(kind schema.GroupVersionKind) []byte {
 		return nil
 	}
 	return o.Value()
-}
-
-// cleared says of a patched object that it is to wait for nothing, where the
-// patch has taken away what it waited for. In an update that leaves the field
-// out, that is not so sure.
-func cleared(obj, old runtime.Object) error {
-	had, err := initializers.Of(old)
-	if err != nil || had == nil {
-		return err
-	}
-	has, err := initializers.Of(obj)
-	if err != nil || has != nil {
-		return err
-	}
-	return initializers.Clear(obj)
 }
 
 // kindIn is what an object's JSON says it is.

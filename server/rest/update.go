@@ -162,12 +162,6 @@ func (c *call) changeOnce(ch change) (int, *store.Object, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if c.sub != nil {
-		// What an object waits for is not of any part of it.
-		if err := keepInitializers(obj, old); err != nil {
-			return 0, nil, err
-		}
-	}
 	attributes := c.attributes(obj, old, admission.Update, ch.options, isDryRun(ch.options.DryRun))
 	if err := c.mutate(attributes); err != nil {
 		return 0, nil, err
