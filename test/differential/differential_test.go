@@ -2,6 +2,7 @@ package differential_test
 
 import (
 	"crypto/tls"
+	"encoding/base64"
 	"flag"
 	"fmt"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"setpoint.dev/setpoint/admission/webhook/webhooktest"
 	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/app/apptest"
 	"setpoint.dev/setpoint/test/differential"
@@ -33,10 +35,9 @@ var (
 // absent are the admission plugins that Setpoint does not have yet.
 var absent = []string{
 	"CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "ClusterTrustBundleAttest",
-	"DefaultIngressClass", "DefaultStorageClass", "DefaultTolerationSeconds", "LimitRanger", "MutatingAdmissionPolicy",
-	"MutatingAdmissionWebhook", "NamespaceLifecycle", "PersistentVolumeClaimResize", "PodSecurity", "PodTopologyLabels",
+	"DefaultIngressClass", "DefaultStorageClass", "DefaultTolerationSeconds", "LimitRanger",
+	"NamespaceLifecycle", "PersistentVolumeClaimResize", "PodSecurity", "PodTopologyLabels",
 	"NodeDeclaredFeatureValidator", "PodResizeValidator", "Priority", "ResourceQuota", "RuntimeClass", "ServiceAccount", "StorageObjectInUseProtection", "TaintNodesByCondition",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook",
 }
 
 // TestAnswersAreKubeAPIServers sends the requests in testdata to both servers
@@ -47,6 +48,11 @@ func TestAnswersAreKubeAPIServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours, theirs := start(t)
+	hook := webhooktest.Start(t)
+	for _, s := range []*differential.Server{ours, theirs} {
+		s.Know("hook", hook.URL)
+		s.Know("ca", base64.StdEncoding.EncodeToString(hook.CABundle))
+	}
 	shown := regexp.MustCompile(*only)
 	equal, accepted, unexplained := 0, 0, 0
 	named := map[string]bool{}

@@ -14,7 +14,8 @@
 // "Body: cbor" the JSON that is written goes as CBOR, with "Body: hex" the bytes
 // whose digits are written. Keep
 // remembers a field of the answer, for each server its own: ${name} stands for
-// it further on. User and Group stand for impersonation; with Certificate: -
+// it further on, as ${hook} and ${ca} do for the address of a webhook of the
+// test and who vouches for it. User and Group stand for impersonation; with Certificate: -
 // the client does not say who it is.
 //
 // Until sends the request again until the answer contains a text, each text

@@ -60,6 +60,9 @@ func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
 	}
 }
 
+// Know lets requests use a value by a name, as if it had been kept.
+func (s *Server) Know(name, value string) { s.kept[name] = value }
+
 // fill puts what was kept into a text.
 func (s *Server) fill(text string) string {
 	for name, value := range s.kept {
