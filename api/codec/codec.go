@@ -35,8 +35,6 @@ type Types interface {
 type Codec struct {
 	Scheme Types
 	media  map[string]runtime.SerializerInfo
-	// convert converts by pointer where it can: what it returns may share memory
-	// with what it is given.
 	convert runtime.ObjectConvertor
 	// shape is set for kinds without a Go type, of which it has one.
 	shape Shape
@@ -50,7 +48,7 @@ func New(scheme *runtime.Scheme) *Codec {
 			more = append(more, serializer.WithSerializer(r.serializer))
 		}
 	}
-	c := &Codec{Scheme: scheme, convert: runtime.UnsafeObjectConvertor(scheme), media: map[string]runtime.SerializerInfo{}}
+	c := &Codec{Scheme: scheme, convert: converter{scheme}, media: map[string]runtime.SerializerInfo{}}
 	for _, info := range serializer.NewCodecFactory(scheme, more...).SupportedMediaTypes() {
 		c.media[info.MediaType] = carrying(info)
 	}
