@@ -47,12 +47,15 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/podtopologylabels"
 	"k8s.io/kubernetes/plugin/pkg/admission/priority"
 	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 
 	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/admission/lent"
 	"setpoint.dev/setpoint/admission/namespace"
+	"setpoint.dev/setpoint/admission/podsecurity"
 	"setpoint.dev/setpoint/admission/policy"
+	"setpoint.dev/setpoint/admission/quota"
 	"setpoint.dev/setpoint/admission/steps"
 	"setpoint.dev/setpoint/admission/storage"
 	"setpoint.dev/setpoint/admission/tolerations"
@@ -93,10 +96,14 @@ var plugins = []plugin{
 	{name: "NamespaceExists", off: true, lend: exists.Register},
 	{name: "LimitPodHardAntiAffinityTopology", off: true, lend: antiaffinity.Register, of: pods},
 	{name: "LimitRanger", lend: limitranger.Register, of: limited, mark: markResources},
+	// Off, against upstream's default, while nobody makes the service accounts of
+	// namespaces: it would refuse every pod.
+	{name: "ServiceAccount", off: true, lend: serviceaccount.Register, of: pods, mark: markServiceAccount},
 	{name: "NodeRestriction", off: true, lend: noderestriction.Register},
 	{name: "TaintNodesByCondition", lend: nodetaint.Register, of: nodes, mark: markTaints},
 	{name: "AlwaysPullImages", off: true, lend: alwayspullimages.Register, of: pods, mark: markPullPolicies},
 	{name: "ImagePolicyWebhook", off: true, lend: imagepolicy.Register, of: pods},
+	{name: "PodSecurity", make: func(cfg shared, file []byte) (admission.Interface, error) { return podsecurity.New(cfg.Objects, file) }},
 	{name: "PodNodeSelector", off: true, lend: podnodeselector.Register, of: pods, mark: markPlacement},
 	{name: "Priority", lend: priority.Register, of: slices.Concat(pods, []schema.GroupResource{scheduling.Resource("priorityclasses")}), mark: markPriority},
 	{name: "DefaultTolerationSeconds", make: func(cfg shared, _ []byte) (admission.Interface, error) {
@@ -137,6 +144,7 @@ var plugins = []plugin{
 	{name: webhook.ValidatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return webhook.NewValidating(cfg.webhooks), nil
 	}},
+	{name: "ResourceQuota", make: func(cfg shared, file []byte) (admission.Interface, error) { return quota.New(cfg.Objects, file) }},
 	{name: "AlwaysDeny", off: true, lend: deny.Register},
 }
 

@@ -25,6 +25,14 @@ func markResources(obj runtime.Object) any {
 	return [2]int{requests, limits}
 }
 
+func markServiceAccount(obj runtime.Object) any {
+	pod, ok := obj.(*core.Pod)
+	if !ok {
+		return nil
+	}
+	return [3]any{pod.Spec.ServiceAccountName, len(pod.Spec.Volumes), len(pod.Spec.ImagePullSecrets)}
+}
+
 func markTaints(obj runtime.Object) any {
 	node, ok := obj.(*core.Node)
 	return ok && len(node.Spec.Taints) > 0 && node.Spec.Taints[len(node.Spec.Taints)-1].Key == corev1.TaintNodeNotReady

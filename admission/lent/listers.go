@@ -62,6 +62,11 @@ func (f factory) Node() node.Interface             { return node.New(f, "", nil)
 func (f factory) Scheduling() scheduling.Interface { return scheduling.New(f, "", nil) }
 func (f factory) Storage() storage.Interface       { return storage.New(f, "", nil) }
 
+// Listers are those that are lent for the request of ctx.
+func Listers(ctx context.Context, objects view.Objects) informers.SharedInformerFactory {
+	return factory{window: window{ctx: ctx, objects: objects}}
+}
+
 // InformerFor implements internalinterfaces.SharedInformerFactory.
 func (f factory) InformerFor(obj runtime.Object, _ internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	resource, ok := resources[reflect.TypeOf(obj)]

@@ -150,8 +150,12 @@ func (c *call) deleteOnce(options *metav1.DeleteOptions) (bool, *store.Object, e
 	return true, stored, err
 }
 
-// admitDeletion lets admission refuse the deletion of an object.
+// admitDeletion lets admission refuse the deletion of an object. Compat: where a
+// subresource deletes, admission has been asked about that.
 func (c *call) admitDeletion(old runtime.Object, options *metav1.DeleteOptions, dryRun bool) error {
+	if c.sub != nil {
+		return nil
+	}
 	name := c.info.Name
 	if c.info.Verb == "deletecollection" {
 		name = "" // Compat: admission is told what the request names

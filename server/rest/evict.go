@@ -13,14 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/component-helpers/apps/poddisruptionbudget"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -40,6 +37,9 @@ func (c *call) evict() error {
 	}
 	if e.Name != c.info.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	if err := c.admitAsked(e, create); err != nil {
+		return err
 	}
 	options := e.DeleteOptions
 	if options == nil {
@@ -235,25 +235,12 @@ func (c *call) budget(pod *core.Pod) (*store.Object, *policyv1.PodDisruptionBudg
 	return have, found, nil
 }
 
-// storeBudget stores a budget whose status has changed. Compat: it is
-// upstream's server that owns what has.
+// storeBudget stores a budget whose status has changed.
 func (c *call) storeBudget(have *store.Object, old, budget *policyv1.PodDisruptionBudget) error {
-	one := *c
-	one.resource = c.Kinds().Find(policyv1.GroupName, "v1", "poddisruptionbudgets")
-	one.kind = one.resource.GroupVersionKind("v1")
-	var before, after runtime.Object
-	var err error
-	if before, err = one.resource.Scheme.ConvertToVersion(old, policy.SchemeGroupVersion); err != nil {
-		return err
-	}
-	if after, err = one.resource.Scheme.ConvertToVersion(budget, policy.SchemeGroupVersion); err != nil {
-		return err
-	}
-	status := one.resource.Subresources["status"]
-	owned, err := one.codecs.get(one.resource.Scheme).owners.For(one.kind, status.Name, fieldpath.NewExcludeFilterSetMap(kinds.ResetFields(status.Update)))
+	op, err := c.statusOp(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), store.At(have.Rev), old, budget)
 	if err != nil {
 		return err
 	}
-	_, err = one.rewrite(owned.Update(before, after, serverManager), have, false)
+	_, err = c.write("", op)
 	return err
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"setpoint.dev/setpoint/admission/initializer"
+	"setpoint.dev/setpoint/admission/quota"
 	"setpoint.dev/setpoint/api/initializers"
 	"setpoint.dev/setpoint/store"
 )
@@ -207,7 +208,7 @@ func (c *call) finalAdmission(obj, old runtime.Object) error {
 	if err != nil || waits != nil || c.Initializers.SkipFinalAdmission {
 		return err
 	}
-	denied := c.validateAsCreated(obj)
+	denied := c.validateAsCreated(obj, old)
 	if denied == nil {
 		return nil
 	}
@@ -218,8 +219,9 @@ func (c *call) finalAdmission(obj, old runtime.Object) error {
 	return initializers.Set(obj, &initializers.Initializers{Pending: waited.Pending, Result: status})
 }
 
-// validateAsCreated asks those who may refuse new objects.
-func (c *call) validateAsCreated(obj runtime.Object) error {
+// validateAsCreated asks those who may refuse new objects. The object has been
+// paid for as it was.
+func (c *call) validateAsCreated(obj, old runtime.Object) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
@@ -233,7 +235,11 @@ func (c *call) validateAsCreated(obj runtime.Object) error {
 		who, as = r.User(), r.Resource
 	}
 	made := admission.NewAttributesRecord(obj, nil, c.resource.GroupVersionKind(as.Version), m.GetNamespace(), m.GetName(), as, "", admission.Create, &metav1.CreateOptions{}, false, who)
-	return c.validate(made)
+	one := *c
+	one.ctx = quota.Completing(c.ctx, old)
+	err = one.validate(made)
+	c.bill = one.bill
+	return err
 }
 
 // initialized is called when a write of an object that waits has been stored:

@@ -77,7 +77,7 @@ func (c *call) patch(strategy upstream.RESTUpdateStrategy) error {
 		return unknownPatch()
 	}
 	if c.scales() {
-		ch.make = c.throughScale(ch.make)
+		ch.make = c.throughScale(ch.options, ch.make)
 	}
 	code, stored, err := c.change(ch)
 	if err != nil {

@@ -10,7 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/authentication"
@@ -27,6 +29,9 @@ func (c *call) bind(name string) error {
 	b, ok := obj.(*core.Binding)
 	if !ok {
 		return apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
+	}
+	if err := c.admitAsked(b, options); err != nil {
+		return err
 	}
 	if b.Name != name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
@@ -47,6 +52,9 @@ func (c *call) bindings() error {
 	b, ok := obj.(*core.Binding)
 	if !ok {
 		return apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
+	}
+	if err := c.admitAsked(b, options); err != nil {
+		return err
 	}
 	one := *c
 	info := *c.info.RequestInfo
@@ -122,8 +130,12 @@ func (c *call) bindOnce(b *core.Binding, p preconditions, dryRun bool) error {
 
 // token makes a token for a service account.
 func (c *call) token() error {
-	obj, _, err := c.read()
+	obj, options, err := c.read()
 	if err != nil {
+		return err
+	}
+	attributes := c.attributes(obj, nil, admission.Create, options, isDryRun(options.DryRun))
+	if err := c.mutate(attributes); err != nil {
 		return err
 	}
 	asked, ok := obj.(*authentication.TokenRequest)
@@ -134,7 +146,12 @@ func (c *call) token() error {
 	if err := c.resource.Scheme.Convert(asked, versioned, nil); err != nil {
 		return err
 	}
-	given, err := c.Issuer.Issue(c.ctx, c.info.Namespace, c.info.Name, versioned, func(*authenticationv1.TokenRequest) error { return nil })
+	given, err := c.Issuer.Issue(c.ctx, c.info.Namespace, c.info.Name, versioned, func(completed *authenticationv1.TokenRequest) error {
+		if err := c.resource.Scheme.Convert(completed, asked, nil); err != nil {
+			return err
+		}
+		return c.validate(attributes)
+	})
 	if err != nil {
 		return err
 	}
@@ -158,16 +175,36 @@ func (c *call) checkLogOptions() error {
 	return nil
 }
 
+// admitConnection lets admission refuse a connection to what runs on a node. It
+// is shown what the request asks for.
+func (c *call) admitConnection() error {
+	kind := c.spoken()
+	options, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind})
+	if err != nil {
+		return err
+	}
+	if err := legacyscheme.ParameterCodec.DecodeParameters(c.r.URL.Query(), c.groupVersion(), options); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	a := c.attributes(options, nil, admission.Connect, nil, false)
+	if err := c.mutate(a); err != nil {
+		return err
+	}
+	return c.validate(a)
+}
+
 // reachNode answers for what only a pod's or service's node can do, when the
 // node cannot be reached.
 func (c *call) reachNode() error {
 	if c.info.Verb != "get" && c.info.Verb != "create" {
 		return apierrors.NewMethodNotSupported(c.resource.GroupResource(), c.info.Verb)
 	}
+	check := c.admitConnection
 	if c.sub.Name == "log" {
-		if err := c.checkLogOptions(); err != nil {
-			return err
-		}
+		check = c.checkLogOptions
+	}
+	if err := check(); err != nil {
+		return err
 	}
 	_, obj, err := c.load()
 	if err != nil {

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"setpoint.dev/setpoint/admission/initializer"
+	"setpoint.dev/setpoint/admission/quota"
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/patch"
@@ -120,6 +121,8 @@ type call struct {
 	// its object came with.
 	waits   patience
 	brought []string
+	bill    quota.Bill           // what the write costs; nil when nothing
+	scaled  admission.Attributes // of the scale that is written; nil when none is
 }
 
 // ServeHTTP serves a request that route.With has put into its context.

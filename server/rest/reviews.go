@@ -25,8 +25,11 @@ func (c *call) virtual() error {
 	if c.info.Verb != "create" {
 		return c.componentStatus()
 	}
-	obj, _, err := c.read()
+	obj, options, err := c.read()
 	if err != nil {
+		return err
+	}
+	if err := c.admitAsked(obj, options); err != nil {
 		return err
 	}
 	if err := c.answer(obj); err != nil {

@@ -2,8 +2,10 @@ package rest
 
 import (
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/admission"
 )
 
 // scales says that the request is for how many of something there should be:
@@ -21,8 +23,9 @@ func (c *call) scaleOf(obj runtime.Object) (runtime.Object, error) {
 
 // throughScale is the change to an object that a change to its scale makes.
 // Who owns the replicas goes along, there and back: the scale shows no other
-// owners, and what is written through it is owned through it.
-func (c *call) throughScale(next func(scale runtime.Object) (runtime.Object, error)) func(runtime.Object) (runtime.Object, error) {
+// owners, and what is written through it is owned through it. Admission is shown
+// the scale.
+func (c *call) throughScale(options *metav1.UpdateOptions, next func(scale runtime.Object) (runtime.Object, error)) func(runtime.Object) (runtime.Object, error) {
 	return func(obj runtime.Object) (runtime.Object, error) {
 		m, err := meta.Accessor(obj)
 		if err != nil {
@@ -42,7 +45,12 @@ func (c *call) throughScale(next func(scale runtime.Object) (runtime.Object, err
 			return nil, err
 		}
 		s.SetManagedFields(owned)
+		old := scale.DeepCopyObject()
 		if scale, err = next(scale); err != nil {
+			return nil, err
+		}
+		c.scaled = c.attributes(scale, old, admission.Update, options, isDryRun(options.DryRun))
+		if err := c.mutate(c.scaled); err != nil {
 			return nil, err
 		}
 		if s, err = meta.Accessor(scale); err != nil {

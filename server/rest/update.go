@@ -78,7 +78,7 @@ func (c *call) update(strategy upstream.RESTUpdateStrategy) error {
 		},
 	}
 	if c.scales() {
-		ch.make = c.throughScale(ch.make)
+		ch.make = c.throughScale(ch.options, ch.make)
 	}
 	if uid := m.GetUID(); uid != "" {
 		ch.uid.uid = &uid
@@ -162,9 +162,12 @@ func (c *call) changeOnce(ch change) (int, *store.Object, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	attributes := c.attributes(obj, old, admission.Update, ch.options, isDryRun(ch.options.DryRun))
-	if err := c.mutate(attributes); err != nil {
-		return 0, nil, err
+	attributes := c.scaled
+	if attributes == nil {
+		attributes = c.attributes(obj, old, admission.Update, ch.options, isDryRun(ch.options.DryRun))
+		if err := c.mutate(attributes); err != nil {
+			return 0, nil, err
+		}
 	}
 	if err := settleInitializers(obj); err != nil {
 		return 0, nil, err

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
 
+	"setpoint.dev/setpoint/admission/quota"
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/server/authn"
@@ -98,9 +99,16 @@ func (c *call) provenance(fieldManager string) store.Provenance {
 	return p
 }
 
-// write carries out op, with what goes along, and notes it for a caller from
-// inside the process.
+// write carries out op, with what goes along and what it costs, and notes it for
+// a caller from inside the process.
 func (c *call) write(fieldManager string, op store.Op, along ...store.Op) (store.Revision, error) {
+	if c.bill != nil {
+		return c.pay(fieldManager, op, along)
+	}
+	return c.writeFree(fieldManager, op, along...)
+}
+
+func (c *call) writeFree(fieldManager string, op store.Op, along ...store.Op) (store.Revision, error) {
 	rev, err := c.Store.Commit(c.ctx, c.provenance(fieldManager), append([]store.Op{op}, along...)...)
 	if err != nil {
 		return 0, err
@@ -214,7 +222,7 @@ func (c *call) attributes(obj, old runtime.Object, operation admission.Operation
 	}
 	// Compat: webhooks and policies are told what kind the options are of.
 	options.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(optionKinds[operation]))
-	return admission.NewAttributesRecord(obj, old, c.kind, c.info.Namespace, name, c.kind.GroupVersion().WithResource(c.resource.Name), c.info.Subresource, operation, options, dryRun, c.user)
+	return admission.NewAttributesRecord(obj, old, c.spoken(), c.info.Namespace, name, c.kind.GroupVersion().WithResource(c.resource.Name), c.info.Subresource, operation, options, dryRun, c.user)
 }
 
 // guard refuses to store obj in place of old, nil where there is none, when it
@@ -255,12 +263,28 @@ func (c *call) mutate(a admission.Attributes) error {
 	return nil
 }
 
-// validate lets admission refuse the object as it would be stored.
+// validate lets admission refuse the object as it would be stored. What storing
+// it costs is paid by the next commit.
 func (c *call) validate(a admission.Attributes) error {
-	if v, ok := c.Admission.(admission.ValidationInterface); ok && v.Handles(a.GetOperation()) {
-		return v.Validate(c.ctx, a, c.interfaces())
+	c.bill = nil
+	v, ok := c.Admission.(admission.ValidationInterface)
+	if !ok || !v.Handles(a.GetOperation()) {
+		return nil
 	}
-	return nil
+	ctx, account := quota.With(c.ctx)
+	err := v.Validate(ctx, a, c.interfaces())
+	c.bill = account.Bill
+	return err
+}
+
+// admitAsked lets admission change, and then refuse, what is sent to be carried
+// out rather than stored.
+func (c *call) admitAsked(obj runtime.Object, options *metav1.CreateOptions) error {
+	a := c.attributes(obj, nil, admission.Create, options, isDryRun(options.DryRun))
+	if err := c.mutate(a); err != nil {
+		return err
+	}
+	return c.validate(a)
 }
 
 // preconditions are what a client says must hold of the stored object.
