@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/cert"
 
 	"setpoint.dev/setpoint/app/apptest"
 	"setpoint.dev/setpoint/crd"
@@ -181,6 +183,95 @@ func TestConversionByWebhook(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A webhook may be named by a service. It is reached where the service says, and
+// has to prove that it is the service.
+func TestConversionByAService(t *testing.T) {
+	c := client(t, apptest.Start(t))
+	ctx := t.Context()
+	certificate, key, err := cert.GenerateSelfSignedCertKey("hook.default.svc", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r := &review{}
+		if err := json.NewDecoder(req.Body).Decode(r); err != nil || req.URL.Path != "/convert" {
+			t.Errorf("%s: %v", req.URL, err)
+		}
+		r.Response = answer(r, converted(t, r))
+		r.Request = nil
+		_ = json.NewEncoder(w).Encode(r) // the server has gone
+	}))
+	hook.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	hook.StartTLS()
+	t.Cleanup(hook.Close)
+	port := int64(hook.Listener.Addr().(*net.TCPAddr).Port)
+	put := func(resource schema.GroupVersionResource, text string) {
+		t.Helper()
+		if _, err := c.Resource(resource).Namespace("default").Create(ctx, read(t, text), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	services := schema.GroupVersionResource{Version: "v1", Resource: "services"}
+	for _, name := range []string{"hook", "other"} {
+		put(services, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: %s}, spec: {type: ExternalName, externalName: localhost}}", name))
+	}
+	put(services, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: idle}, spec: {ports: [{name: https, port: %d}]}}", port))
+	put(schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}, `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: idle, labels: {kubernetes.io/service-name: idle}}
+addressType: IPv4
+ports: [{name: https, port: 443}]
+endpoints: [{addresses: [192.0.2.1], conditions: {ready: false}}]
+`)
+	defined := func(plural, kind, service, reviews string) schema.GroupVersionResource {
+		t.Helper()
+		u := versioned(t, plural, kind, "", base64.StdEncoding.EncodeToString(certificate), reviews)
+		_ = unstructured.SetNestedMap(u.Object, map[string]any{
+			"caBundle": base64.StdEncoding.EncodeToString(certificate),
+			"service":  map[string]any{"name": service, "namespace": "default", "path": "/convert", "port": port},
+		}, "spec", "conversion", "webhook", "clientConfig") // it has one
+		if _, err := c.Resource(definitions).Create(ctx, u, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Resource(resource(plural)).Create(ctx, object(t, kind, "a"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		v2 := resource(plural)
+		v2.Version = "v2"
+		return v2
+	}
+	for _, version := range []string{"v1", "v1beta1"} {
+		v2 := defined("found"+version, "Found"+version, "hook", version)
+		got, err := c.Resource(v2).Get(ctx, "a", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if by, _, _ := unstructured.NestedString(got.Object, "spec", "by"); by != "apiextensions.k8s.io/"+version {
+			t.Errorf("got %v", got)
+		}
+	}
+	refused := func(v2 schema.GroupVersionResource, kind, want string) {
+		t.Helper()
+		_, err := c.Resource(v2).Get(ctx, "a", metav1.GetOptions{})
+		if begins := "conversion webhook for example.org/v1, Kind=" + kind + " failed: "; err == nil || !strings.Contains(err.Error(), begins) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s…%s", err, begins, want)
+		}
+		v1 := v2
+		v1.Version = "v1"
+		if _, err := c.Resource(v1).Get(ctx, "a", metav1.GetOptions{}); err != nil {
+			t.Errorf("the stored object: %v", err)
+		}
+	}
+	refused(defined("others", "Other", "other", "v1"), "Other", "certificate is valid for hook.default.svc, not other.default.svc")
+	refused(defined("nones", "None", "none", "v1"), "None", `service "none" not found`)
+	refused(defined("idles", "Idle", "idle", "v1"), "Idle", `no endpoints available for service "idle"`)
 }
 
 // fixed is a source of one definition that never changes.

@@ -84,7 +84,12 @@ type inNamespace struct {
 	namespace string
 }
 
-// Get implements listers.ServiceNamespaceLister.
+// Get implements listers.ServiceNamespaceLister. Compat: upstream's lister says
+// "service" of one that is not there.
 func (n inNamespace) Get(name string) (*corev1.Service, error) {
-	return n.finder.objects.GetService(n.finder.ctx, n.namespace, name)
+	s, err := n.finder.objects.GetService(n.finder.ctx, n.namespace, name)
+	if apierrors.IsNotFound(err) {
+		err = apierrors.NewNotFound(corev1.Resource("service"), name)
+	}
+	return s, err
 }
