@@ -6,7 +6,7 @@ const (
 	noKey         = "the message does not name the key in etcd, there being none"
 	otherProgram  = "the message names a Go type of the other server"
 	noFirstOwner  = "the APIServices that a control plane starts with have no managedFields"
-	v1beta1       = "apiextensions.k8s.io is also served as v1beta1"
+	v1beta1       = "apiextensions.k8s.io is also served as v1beta1, admissionregistration.k8s.io as v1alpha1"
 	storedAs      = "custom resource definitions are stored as v1, which the hash tells"
 )
 
