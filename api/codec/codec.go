@@ -33,8 +33,8 @@ type Types interface {
 
 // Codec speaks all representations of the kinds of one scheme.
 type Codec struct {
-	Scheme Types
-	media  map[string]runtime.SerializerInfo
+	Scheme  Types
+	media   map[string]runtime.SerializerInfo
 	convert runtime.ObjectConvertor
 	// shape is set for kinds without a Go type, of which it has one.
 	shape Shape
