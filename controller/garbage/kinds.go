@@ -275,13 +275,12 @@ func (s *source) Replace(objs []any, _ string) error {
 		}
 	}
 	s.known = now
-	if s.full {
-		s.tell()
-	} else {
+	if !s.full {
 		s.full = true
 		close(s.filled)
 		s.graph.recheck()
 	}
+	s.tell() // also the first time: a kind may have been defined since kinds were looked up
 	return nil
 }
 
