@@ -37,7 +37,7 @@ func body(t *testing.T, ctx context.Context, h *http.Client, path string) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestTheHandlerIsNotItsCaller(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		defer res.Body.Close()
+		defer func() { _ = res.Body.Close() }()
 		_, _ = io.Copy(w, res.Body)
 	})
 	ctx := client.As(t.Context(), &user.DefaultInfo{Name: "other"})
@@ -159,7 +159,7 @@ func TestTheEndOfAContextEndsBothSides(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer res.Body.Close()
+		defer func() { _ = res.Body.Close() }()
 		text, err := io.ReadAll(res.Body)
 		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(string(text), "line") != 3 {
 			t.Errorf("read %q, %v", text, err)
@@ -184,7 +184,7 @@ func TestCutAndHeal(t *testing.T) {
 		}
 		_ = res.Body.Close()
 		<-ended
-		if res, err := get(t, t.Context(), h, "/watch"); !errors.Is(err, client.ErrCut) {
+		if res, err := get(t, t.Context(), h, "/watch"); !errors.Is(err, client.ErrCut) { //nolint:bodyclose // there is none
 			t.Errorf("a request through a cut got %v, %v", res, err)
 		}
 		c.Heal()
@@ -208,7 +208,7 @@ func TestAWriterWaitsForItsReader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer res.Body.Close()
+		defer func() { _ = res.Body.Close() }()
 		if synctest.Wait(); wrote {
 			t.Error("all was written before anything was read")
 		}
@@ -254,7 +254,7 @@ func TestBrokenOff(t *testing.T) {
 			if err != nil {
 				return
 			}
-			defer res.Body.Close()
+			defer func() { _ = res.Body.Close() }()
 			if text, err := io.ReadAll(res.Body); err == nil {
 				t.Errorf("%q was taken for the whole", text)
 			}

@@ -143,8 +143,8 @@ func (s *shape) makeRules() (*shapeRules, error) {
 			return had
 		},
 		NestedValueValidation: func(v *structuralschema.NestedValueValidation) bool {
-			had := len(v.ValidationExtensions.XValidations) > 0
-			v.ValidationExtensions.XValidations = nil
+			had := len(v.XValidations) > 0
+			v.XValidations = nil
 			return had
 		},
 	}

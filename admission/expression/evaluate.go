@@ -135,7 +135,7 @@ func (e *evaluation) evaluate(compiled cel.CompilationResult, budget int64) (cel
 		outcome.Error = &apiservercel.Error{
 			Type: apiservercel.ErrorTypeInvalid, Detail: fmt.Sprintf("compilation error: %v", compiled.Error), Cause: compiled.Error,
 		}
-		return outcome, budget, nil
+		return outcome, budget, nil //nolint:nilerr // it is the outcome
 	case compiled.Program == nil:
 		outcome.Error = &apiservercel.Error{Type: apiservercel.ErrorTypeInternal, Detail: "unexpected internal error compiling expression"}
 		return outcome, budget, nil

@@ -50,8 +50,8 @@ func compare(before, after []string) change {
 	stay := slices.Clone(after)
 	for _, name := range rest {
 		// The last of a name is the one that came new.
-		for i := len(stay) - 1; i >= 0; i-- {
-			if stay[i] == name {
+		for i, s := range slices.Backward(stay) {
+			if s == name {
 				stay = slices.Delete(stay, i, i+1)
 				break
 			}

@@ -188,7 +188,7 @@ func (m *Matcher) matchNamespace(ctx context.Context, objects view.Objects, a ad
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
-	return m.namespaces.Matches(labels.Set(of)), nil
+	return m.namespaces.Matches(of), nil
 }
 
 // namespaceLabels are those of the request's namespace. One that is being

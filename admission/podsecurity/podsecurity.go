@@ -173,5 +173,7 @@ func (p plane) ListPods(ctx context.Context, namespace string) ([]*corev1.Pod, e
 type uncounted struct{}
 
 func (uncounted) RecordEvaluation(metrics.Decision, api.LevelVersion, metrics.Mode, api.Attributes) {}
-func (uncounted) RecordExemption(api.Attributes)                                                    {}
-func (uncounted) RecordError(bool, api.Attributes)                                                  {}
+
+func (uncounted) RecordExemption(api.Attributes) {}
+
+func (uncounted) RecordError(bool, api.Attributes) {}

@@ -246,7 +246,7 @@ func (c *change) takeOne(t *turn) error {
 	compiled := t.policy.compiled()
 	if compiled.err != nil {
 		c.failed(t.policy, t.binding.name, compiled.err, metav1.StatusReasonInvalid)
-		return nil
+		return nil //nolint:nilerr // failed has it
 	}
 	versioned, err := c.versions.VersionedAttribute(t.as.Kind)
 	if err != nil {
@@ -258,7 +258,7 @@ func (c *change) takeOne(t *turn) error {
 			c.failed(t.policy, t.binding.name, result.Error, metav1.StatusReasonInvalid)
 		}
 		if result.Error != nil || !result.Matches {
-			return nil
+			return nil //nolint:nilerr // failed has it
 		}
 	}
 	who, err := t.whose()

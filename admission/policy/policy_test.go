@@ -165,7 +165,7 @@ func (f *fixture) create() string {
 	f.warned = nil
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("map-%d", f.number)}, Data: map[string]string{"a": "1", "b": "2", "c": "3"}}
 	made, err := f.client.CoreV1().ConfigMaps("team").Create(f.Context(), m, metav1.CreateOptions{})
-	if status, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // it is not wrapped
+	if status, ok := err.(apierrors.APIStatus); ok {
 		return fmt.Sprintf("%d %s", status.Status().Code, strings.ReplaceAll(status.Status().Message, m.Name, "M"))
 	}
 	f.must(err)
@@ -344,7 +344,7 @@ func TestAPolicyHoldsAtOnce(t *testing.T) {
 				for ctx.Err() == nil {
 					held := holds.Load()
 					_, err := f.client.CoreV1().ConfigMaps("team").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "storm-"}}, metav1.CreateOptions{})
-					if status, ok := err.(apierrors.APIStatus); held && (!ok || status.Status().Code != http.StatusUnprocessableEntity) { //nolint:errorlint // it is not wrapped
+					if status, ok := err.(apierrors.APIStatus); held && (!ok || status.Status().Code != http.StatusUnprocessableEntity) {
 						t.Errorf("created although a policy denies it: %v", err)
 						return
 					}

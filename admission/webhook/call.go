@@ -37,7 +37,7 @@ func (c *Callers) call(ctx context.Context, h *hook, invocation *generic.Webhook
 	}
 	for key, value := range result.AuditAnnotations {
 		// A key that is none is not written down; the request goes on.
-		_ = a.Attributes.AddAnnotation(h.name+"/"+key, value)
+		_ = a.AddAnnotation(h.name+"/"+key, value)
 	}
 	for _, text := range result.Warnings {
 		warning.AddWarning(ctx, "", text)
@@ -51,7 +51,7 @@ func (c *Callers) call(ctx context.Context, h *hook, invocation *generic.Webhook
 // allowsDryRun refuses to call a webhook with side effects for a request that
 // must have none.
 func (h *hook) allowsDryRun(a *admission.VersionedAttributes) error {
-	if !a.Attributes.IsDryRun() {
+	if !a.IsDryRun() {
 		return nil
 	}
 	effects := h.accessor.GetSideEffects()

@@ -79,6 +79,6 @@ func (h *hook) recordPatch(a *admission.VersionedAttributes, round, index int, o
 	})
 	if err == nil {
 		key := fmt.Sprintf("%sround_%d_index_%d", mutating.PatchAuditAnnotationPrefix, round, index)
-		_ = a.Attributes.AddAnnotationWithLevel(key, string(value), auditinternal.LevelRequest) // one that is there stays
+		_ = a.AddAnnotationWithLevel(key, string(value), auditinternal.LevelRequest) // one that is there stays
 	}
 }

@@ -89,7 +89,7 @@ func (v *Validating) questions(ctx context.Context, hooks []*hook, a admission.A
 func (v *Validating) ask(ctx context.Context, q question, index int) (answer error) {
 	defer func() {
 		if r := recover(); r != nil && !q.hook.ignores {
-			answer = fmt.Errorf("ValidatingAdmissionWebhook/%s has panicked: %v", q.hook.name, r) //nolint:staticcheck // clients know this text
+			answer = fmt.Errorf("ValidatingAdmissionWebhook/%s has panicked: %v", q.hook.name, r)
 		}
 	}()
 	begun := time.Now()

@@ -176,5 +176,5 @@ func timedOut(ctx context.Context) error {
 // annotate adds to the request's entry in the audit log.
 func annotate(a *admission.VersionedAttributes, prefix string, round, index int, value string) {
 	// What does not fit is not written down; the request goes on.
-	_ = a.Attributes.AddAnnotation(fmt.Sprintf("%sround_%d_index_%d", prefix, round, index), value)
+	_ = a.AddAnnotation(fmt.Sprintf("%sround_%d_index_%d", prefix, round, index), value)
 }

@@ -186,7 +186,7 @@ func findJSON(body []byte) func(initializers.Place) ([]byte, error) {
 		for _, name := range append(slices.Clip(p.Path), string(word)) {
 			var fields map[string]json.RawMessage
 			if json.Unmarshal(at, &fields) != nil {
-				return nil, nil
+				return nil, nil //nolint:nilerr // it is another's to say
 			}
 			at = fields[name]
 		}
@@ -354,7 +354,7 @@ func lastField(message []byte, number int32) []byte {
 		}
 		if int32(n) == number && kind == protowire.BytesType {
 			value, _ := protowire.ConsumeBytes(message[size:])
-			found = value[:len(value):len(value)]
+			found = slices.Clip(value)
 		}
 		message = message[size+length:]
 	}

@@ -104,8 +104,7 @@ func templates(t reflect.Type, at Place, within []reflect.Type) []Place {
 	}
 	within = append(slices.Clip(within), t)
 	var found []Place
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		next := f.Type
 		if next.Kind() == reflect.Pointer {
 			next = next.Elem()

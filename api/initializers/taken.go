@@ -72,11 +72,9 @@ func Cut(fields map[string]any, kind runtime.Object) map[int]any {
 	}
 	var found map[int]any
 	for i, p := range places {
-		at, ok := fields, true
+		at := fields
 		for _, name := range p.Path {
-			if at, ok = at[name].(map[string]any); !ok {
-				break
-			}
+			at, _ = at[name].(map[string]any)
 		}
 		value, there := at[field]
 		if !there {

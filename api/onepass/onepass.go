@@ -55,12 +55,12 @@ func (r *reader) take(c byte) bool {
 }
 
 // enter begins an object or a list.
-func (r *reader) enter(open byte) bool {
+func (r *reader) enter(open byte) {
 	if r.depth++; r.depth > maxDepth {
 		r.fail()
-		return false
+		return
 	}
-	return r.take(open)
+	r.take(open)
 }
 
 // more says whether another item follows, and goes to it. n is how many there

@@ -164,8 +164,7 @@ type structure struct {
 // down. It is false when encoding/json has to choose among several of a name, or is
 // asked for more than names.
 func (s *structure) gather(m maker, t reflect.Type, offset uintptr) bool {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		tag := f.Tag.Get("json")
 		if tag == "-" {
 			continue

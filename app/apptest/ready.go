@@ -72,7 +72,7 @@ func run(t testing.TB, client kubernetes.Interface, pod *corev1.Pod) error {
 	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now})
 	_, err := client.CoreV1().Pods(pod.Namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || t.Context().Err() != nil {
-		return nil // it has changed, which is seen, or is gone
+		return nil //nolint:nilerr // it has changed, which is seen, or is gone
 	}
 	return err
 }

@@ -35,9 +35,11 @@ func policy(p batchv1.ConcurrencyPolicy) edit {
 }
 func zone(z string) edit    { return func(c *batchv1.CronJob) { c.Spec.TimeZone = &z } }
 func deadline(s int64) edit { return func(c *batchv1.CronJob) { c.Spec.StartingDeadlineSeconds = &s } }
+
 func last(ago time.Duration) edit {
 	return func(c *batchv1.CronJob) { c.Status.LastScheduleTime = &metav1.Time{Time: now.Add(-ago)} }
 }
+
 func made(ago time.Duration) edit {
 	return func(c *batchv1.CronJob) { c.CreationTimestamp = metav1.NewTime(now.Add(-ago)) }
 }

@@ -1,6 +1,8 @@
 package daemonset
 
 import (
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,19 +31,12 @@ var tolerated = []corev1.Toleration{
 func tolerate(spec *corev1.PodSpec) {
 	all := tolerated
 	if spec.HostNetwork {
-		all = append(all[:len(all):len(all)], corev1.Toleration{Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
+		all = append(slices.Clip(all), corev1.Toleration{Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
 	}
-	kept := make([]corev1.Toleration, 0, len(spec.Tolerations)+len(all))
-	for _, have := range spec.Tolerations {
-		same := false
-		for _, t := range all {
-			same = same || have.MatchToleration(&t)
-		}
-		if !same {
-			kept = append(kept, have)
-		}
-	}
-	spec.Tolerations = append(kept, all...)
+	own := slices.DeleteFunc(slices.Clone(spec.Tolerations), func(have corev1.Toleration) bool {
+		return slices.ContainsFunc(all, func(t corev1.Toleration) bool { return have.MatchToleration(&t) })
+	})
+	spec.Tolerations = slices.Concat(own, all)
 }
 
 // fits says whether the node should have a pod of the set, and whether it may
@@ -57,12 +52,7 @@ func (s *scope) fits(n *corev1.Node) (runs, stays bool) {
 	}
 	bears := func(effects ...corev1.TaintEffect) bool {
 		_, refused := corehelper.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, p.Spec.Tolerations, func(t *corev1.Taint) bool {
-			for _, e := range effects {
-				if t.Effect == e {
-					return true
-				}
-			}
-			return false
+			return slices.Contains(effects, t.Effect)
 		}, true)
 		return !refused
 	}

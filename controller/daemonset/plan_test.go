@@ -50,6 +50,7 @@ func rolling(unavailable, surge int32) edit {
 func onDelete(s *appsv1.DaemonSet) {
 	s.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 }
+
 func selects(s *appsv1.DaemonSet) {
 	s.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 }

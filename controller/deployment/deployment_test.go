@@ -18,12 +18,12 @@ import (
 
 var web = map[string]string{"app": "web"}
 
-func deployment(replicas int32, image string) *appsv1.Deployment {
+func deployment(replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: web},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: web}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: web}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "v1"}}}},
 		},
 	}
 }
@@ -81,7 +81,7 @@ func rolledOut(t *testing.T, k kubernetes.Interface, revision string) *appsv1.De
 
 func TestARolloutKeepsItsFence(t *testing.T) {
 	k := plane(t)
-	create(t, k, deployment(20, "v1"))
+	create(t, k, deployment(20))
 	rolledOut(t, k, "1")
 	guard := follow(t, k, 25, 15)
 	patch(t, k, image("v2"))
@@ -162,7 +162,7 @@ func isReady(p *corev1.Pod) bool {
 
 func TestRollBackByAnnotation(t *testing.T) {
 	k := plane(t)
-	create(t, k, deployment(2, "v1"))
+	create(t, k, deployment(2))
 	rolledOut(t, k, "1")
 	patch(t, k, image("v2"))
 	rolledOut(t, k, "2")
@@ -174,7 +174,7 @@ func TestRollBackByAnnotation(t *testing.T) {
 
 func TestRecreateHasPodsOfOneTemplate(t *testing.T) {
 	k := plane(t)
-	d := deployment(5, "v1")
+	d := deployment(5)
 	d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	create(t, k, d)
 	rolledOut(t, k, "1")
@@ -193,7 +193,7 @@ func TestRecreateHasPodsOfOneTemplate(t *testing.T) {
 
 func TestATakenNameLeadsToAnother(t *testing.T) {
 	k := plane(t)
-	d := deployment(1, "v1")
+	d := deployment(1)
 	d.Spec.Paused = true
 	create(t, k, d)
 	made, err := k.AppsV1().Deployments("default").Get(t.Context(), "web", metav1.GetOptions{})

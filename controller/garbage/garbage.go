@@ -67,7 +67,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	g.Go(func() error { return c.kinds.run(c.actor.As(ctx)) })
 	g.Go(func() error {
 		if c.kinds.synced(ctx) != nil {
-			return nil // it ended before there was anything to look at
+			return nil //nolint:nilerr // it ended before there was anything to look at
 		}
 		return c.loop.Run(ctx)
 	})

@@ -54,9 +54,9 @@ func (w world) create(cm *corev1.ConfigMap) *corev1.ConfigMap {
 	return made
 }
 
-func (w world) delete(name string, how metav1.DeletionPropagation) {
+func (w world) deleteA(how metav1.DeletionPropagation) {
 	w.Helper()
-	if err := w.CoreV1().ConfigMaps("default").Delete(w.Context(), name, metav1.DeleteOptions{PropagationPolicy: &how}); err != nil {
+	if err := w.CoreV1().ConfigMaps("default").Delete(w.Context(), "a", metav1.DeleteOptions{PropagationPolicy: &how}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -95,7 +95,7 @@ func TestBackground(t *testing.T) {
 	b := w.create(owned("b", a))
 	w.create(owned("c", b))
 	w.create(owned("d", a, other))
-	w.delete("a", metav1.DeletePropagationBackground)
+	w.deleteA(metav1.DeletePropagationBackground)
 	w.eventually(w.names, "d:1 other:0 ")
 }
 
@@ -106,7 +106,7 @@ func TestForeground(t *testing.T) {
 	held.Finalizers = []string{"example.org/hold"}
 	b := w.create(held)
 	w.create(owned("c", b))
-	w.delete("a", metav1.DeletePropagationForeground)
+	w.deleteA(metav1.DeletePropagationForeground)
 	w.eventually(w.names, "a:0 b:1 ")
 	b, err := w.CoreV1().ConfigMaps("default").Get(t.Context(), "b", metav1.GetOptions{})
 	if err != nil {
@@ -124,7 +124,7 @@ func TestOrphan(t *testing.T) {
 	a := w.create(owned("a"))
 	w.create(owned("b", a))
 	w.create(owned("c", a))
-	w.delete("a", metav1.DeletePropagationOrphan)
+	w.deleteA(metav1.DeletePropagationOrphan)
 	w.eventually(w.names, "b:0 c:0 ")
 }
 
@@ -136,7 +136,7 @@ func TestACircleGoes(t *testing.T) {
 	if _, err := w.CoreV1().ConfigMaps("default").Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.delete("a", metav1.DeletePropagationForeground)
+	w.deleteA(metav1.DeletePropagationForeground)
 	w.eventually(w.names, "")
 }
 

@@ -103,7 +103,7 @@ func (k *kinds) follow(ctx context.Context, running *sync.WaitGroup) error {
 		}
 	}
 	if groupsErr != nil || listsErr != nil {
-		return fmt.Errorf("discovery: %v, %v", groupsErr, listsErr)
+		return fmt.Errorf("discovery: %w, %w", groupsErr, listsErr)
 	}
 	for resource, s := range k.watching {
 		if now[resource] == "" {

@@ -13,7 +13,7 @@ import (
 
 func refs(names string) []metav1.OwnerReference {
 	var list []metav1.OwnerReference
-	for _, n := range strings.Fields(names) {
+	for n := range strings.FieldsSeq(names) {
 		name, blocking := strings.CutSuffix(n, "!")
 		list = append(list, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(name), BlockOwnerDeletion: &blocking})
 	}

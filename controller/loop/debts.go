@@ -46,8 +46,8 @@ func (d *debts) owe(who debtor, wrote map[string]int64) {
 func (d *debts) wait(who debtor, reached func(table string) (int64, bool)) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	owed, any := d.owed[who]
-	if !any {
+	owed, has := d.owed[who]
+	if !has {
 		return 0
 	}
 	if time.Since(owed.since) < patience {

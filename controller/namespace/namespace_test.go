@@ -63,11 +63,11 @@ func TestANamespaceIsMadeAndEmptied(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Finalizers: []string{"example.org/hold"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "nginx"}}},
 	}
-	if pod, err = k.CoreV1().Pods("n").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	if _, err = k.CoreV1().Pods("n").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Finalizers: []string{"example.org/hold"}}}
-	if secret, err = k.CoreV1().Secrets("n").Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+	if _, err = k.CoreV1().Secrets("n").Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.CoreV1().Namespaces().Delete(ctx, "n", metav1.DeleteOptions{}); err != nil {

@@ -105,8 +105,8 @@ func (s *scope) sort() {
 // fill makes the pods that are missing and mends those that have lost what is
 // theirs. It says whether nothing stands in the way of going on.
 func (s *scope) fill() bool {
-	for i, p := range s.members {
-		if !s.tend(i, p) && s.ordered {
+	for _, p := range s.members {
+		if !s.tend(p) && s.ordered {
 			return false
 		}
 	}
@@ -114,7 +114,7 @@ func (s *scope) fill() bool {
 }
 
 // tend takes care of one member. It says whether the next can be looked at.
-func (s *scope) tend(i int, p *corev1.Pod) bool {
+func (s *scope) tend(p *corev1.Pod) bool {
 	switch {
 	case p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded:
 		if p.DeletionTimestamp == nil {

@@ -46,12 +46,15 @@ func gone(s *appsv1.StatefulSet) { s.DeletionTimestamp = new(metav1.NewTime(bega
 func from(n int32) edit {
 	return func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: n} }
 }
+
 func partition(n int32) edit {
 	return func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = &n }
 }
+
 func patient(seconds int32) edit {
 	return func(s *appsv1.StatefulSet) { s.Spec.MinReadySeconds = seconds }
 }
+
 func at(r *appsv1.ControllerRevision) edit {
 	return func(s *appsv1.StatefulSet) { s.Status.CurrentRevision = r.Name }
 }

@@ -57,7 +57,7 @@ func FuzzSequence(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which uint8, a, b uint64) {
 		s := &story{world: all[int(which)%len(all)], rand: rand.New(rand.NewPCG(a, b))}
-		s.run(t, s.world.name)
+		s.run(t, s.name)
 	})
 }
 

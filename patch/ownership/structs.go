@@ -3,6 +3,7 @@ package ownership
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -235,7 +236,7 @@ func (c checks) fill(made *check, atom smdschema.Atom, t reflect.Type) (nothing 
 	case entry.CanConvertToUnstructured():
 	case t.Kind() == reflect.Struct && atom.Map != nil:
 		return c.fillStruct(made, atom.Map, t, entry)
-	case t.Kind() == reflect.Map && atom.Map != nil && t.Key().Kind() == reflect.String && len(atom.Map.Fields) == 0 && atom.Map.ElementType != smdschema.TypeRef{}:
+	case t.Kind() == reflect.Map && atom.Map != nil && t.Key().Kind() == reflect.String && len(atom.Fields) == 0 && atom.Map.ElementType != smdschema.TypeRef{}:
 		made.items = c.of(shape{made.shape.schema, atom.Map.ElementType}, t.Elem())
 		return made.items == nil
 	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 && atom.List != nil:
@@ -304,10 +305,8 @@ var (
 // isScalar says that values of a Go type are always such scalars, or null.
 func isScalar(t reflect.Type, scalar smdschema.Scalar) bool {
 	open := scalar == smdschema.Untyped
-	for _, known := range times {
-		if t == known {
-			return open || scalar == smdschema.String
-		}
+	if slices.Contains(times, t) {
+		return open || scalar == smdschema.String
 	}
 	if t == eitherOr {
 		return open

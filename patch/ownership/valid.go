@@ -89,7 +89,7 @@ func (s shape) keyDefault(key string) any {
 	if !ok || atom.Map == nil {
 		return nil
 	}
-	f, _ := atom.Map.FindField(key)
+	f, _ := atom.FindField(key)
 	return f.Default
 }
 

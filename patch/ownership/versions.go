@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"maps"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -78,9 +79,7 @@ func withoutRecord(u *unstructured.Unstructured) *unstructured.Unstructured {
 		return u
 	}
 	object, kept := make(map[string]any, len(u.Object)), make(map[string]any, len(metadata))
-	for k, v := range u.Object {
-		object[k] = v
-	}
+	maps.Copy(object, u.Object)
 	for k, v := range metadata {
 		if k != "managedFields" {
 			kept[k] = v

@@ -50,7 +50,7 @@ func (w *wire) open(method, path, media, accept string, body []byte) *http.Respo
 	}
 	req.Header.Set("Content-Type", media)
 	req.Header.Set("Accept", accept)
-	resp, err := w.http.Do(req) //nolint:bodyclose // by who asked
+	resp, err := w.http.Do(req)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -203,8 +203,8 @@ type watcher struct {
 	done   chan struct{}
 }
 
-// follow reads a watch until the object named last is told of.
-func (w *wire) follow(query string, hidden bool, last string) *watcher {
+// follow reads a watch until the object zz-last is told of.
+func (w *wire) follow(query string, hidden bool) *watcher {
 	resp := w.open(http.MethodGet, secrets+"?watch=true"+query, codec.JSON, codec.JSON, nil) //nolint:bodyclose // below
 	f := &watcher{have: map[string]string{}, hidden: hidden, done: make(chan struct{})}
 	go func() {
@@ -225,7 +225,7 @@ func (w *wire) follow(query string, hidden bool, last string) *watcher {
 				return
 			}
 			f.see(e.Type, e.Object.Metadata.Name, e.Object.Metadata.ResourceVersion, e.Object.Metadata.Initializers != nil)
-			if e.Object.Metadata.Name == last {
+			if e.Object.Metadata.Name == "zz-last" {
 				return
 			}
 		}
@@ -253,16 +253,16 @@ func (f *watcher) see(kind, name, rev string, waits bool) {
 func TestWatchersAgreeWithLists(t *testing.T) {
 	w := newWire(t)
 	const writers, steps = 4, 60
-	plain, asks := w.follow("", false, "zz-last"), w.follow("&"+asking, true, "zz-last")
-	chosen := w.follow("&labelSelector=half%3D1", false, "zz-last")
+	plain, asks := w.follow("", false), w.follow("&"+asking, true)
+	chosen := w.follow("&labelSelector=half%3D1", false)
 	var all sync.WaitGroup
 	for n := range writers {
 		all.Go(func() { w.write(rand.New(rand.NewSource(int64(n))), n, steps) }) //nolint:gosec // the same every time
 	}
 	all.Wait()
 	w.do(http.MethodPost, secrets, codec.JSON, codec.JSON, []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"zz-last","labels":{"half":"1"}}}`))
-	late := w.follow("&resourceVersion=1", false, "zz-last")
-	initial := w.follow("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", false, "zz-last")
+	late := w.follow("&resourceVersion=1", false)
+	initial := w.follow("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", false)
 	for name, c := range map[string]struct {
 		*watcher
 		query string

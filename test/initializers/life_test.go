@@ -61,7 +61,7 @@ func (w *world) watch(query string) func(n int) []string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	response, err := w.http.Do(r)
+	response, err := w.http.Do(r) //nolint:bodyclose // by who reads it
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -140,7 +140,7 @@ func (w *world) controller(me string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	response, err := w.http.Do(r)
+	response, err := w.http.Do(r) //nolint:bodyclose // by who reads it
 	if err != nil {
 		w.t.Fatal(err)
 	}

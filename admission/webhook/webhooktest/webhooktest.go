@@ -110,7 +110,7 @@ func (s *Server) Calls(word string) int {
 func said(path string) (word string, args url.Values) {
 	word, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	args = url.Values{}
-	for _, pair := range strings.Split(rest, "&") {
+	for pair := range strings.SplitSeq(rest, "&") {
 		key, value, _ := strings.Cut(pair, "=")
 		args.Add(key, value)
 	}

@@ -42,20 +42,20 @@ func AddToScheme(s *runtime.Scheme) error {
 // InitializerConfiguration describes the configuration of initializers.
 type InitializerConfiguration struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ObjectMeta `json:"metadata,omitzero" protobuf:"bytes,1,opt,name=metadata"`
 
 	// Initializers are those of this configuration, in the order in which they
 	// act. Configurations follow each other by name.
 	Initializers []Initializer `json:"initializers,omitempty" patchStrategy:"merge" patchMergeKey:"name" protobuf:"bytes,2,rep,name=initializers"`
 
 	// Status is what is known of each initializer.
-	Status InitializerConfigurationStatus `json:"status,omitempty" protobuf:"bytes,3,opt,name=status"`
+	Status InitializerConfigurationStatus `json:"status,omitzero" protobuf:"bytes,3,opt,name=status"`
 }
 
 // InitializerConfigurationList is a list of configurations.
 type InitializerConfigurationList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ListMeta `json:"metadata,omitzero" protobuf:"bytes,1,opt,name=metadata"`
 
 	Items []InitializerConfiguration `json:"items" protobuf:"bytes,2,rep,name=items"`
 }
