@@ -58,6 +58,21 @@ func image(to string) string {
 	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"c","image":%q}]}}}}`, to)
 }
 
+// begun waits for the beginning of a rollout.
+func begun(t *testing.T, k kubernetes.Interface, revision string) {
+	t.Helper()
+	apptest.Eventually(t, func(ctx context.Context) string {
+		d, err := k.AppsV1().Deployments("default").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if at := d.Annotations["deployment.kubernetes.io/revision"]; at != revision {
+			return "revision is " + at
+		}
+		return ""
+	})
+}
+
 // rolledOut waits for the end of a rollout and returns the deployment.
 func rolledOut(t *testing.T, k kubernetes.Interface, revision string) *appsv1.Deployment {
 	t.Helper()
@@ -87,6 +102,7 @@ func TestARolloutKeepsItsFence(t *testing.T) {
 	patch(t, k, image("v2"))
 	rolledOut(t, k, "2")
 	patch(t, k, image("v3"))
+	begun(t, k, "3")
 	patch(t, k, image("v1")) // in the middle of it, back to the first
 	d := rolledOut(t, k, "4")
 	guard()
