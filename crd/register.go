@@ -91,11 +91,11 @@ func (l *listing) count(of *definition, by int) {
 // serve, or to serve no more. One that is not the server's own is left alone.
 func (r *Registry) register(ctx context.Context, hands Hands) error {
 	r.mu.Lock()
-	todo, seen := r.touched, r.made.Load()
+	due, seen := r.touched, r.made.Load()
 	r.touched = map[schema.GroupVersion]bool{}
 	r.mu.Unlock()
 	var errs []error
-	for gv := range todo {
+	for gv := range due {
 		_, served := seen.versions.Get(gv.String())
 		if err := settle(ctx, Registration(gv), served, hands); err != nil {
 			errs = append(errs, err)
