@@ -220,23 +220,20 @@ func TestAnInitializerDoesNotWaitForItself(t *testing.T) {
 func TestTheControlPlaneWaitsForNobody(t *testing.T) {
 	w := begin(t, app.Config{}, speeches[0])
 	w.configure("c", object{"name": "all.k8s.io", "failurePolicy": "Wait", "rules": []any{object{"apiGroups": []any{"*"}, "apiVersions": []any{"*"}, "resources": []any{"*"}}}})
-	for path, body := range map[string]string{
-		"/api/v1/namespaces":                `{"metadata":{"name":"n"}}`,
-		"/api/v1/nodes":                     `{"metadata":{"name":"n"}}`,
-		"/api/v1/namespaces/default/events": `{"metadata":{"name":"n"},"involvedObject":{"namespace":"default"},"reason":"x","message":"x"}`,
-		"/apis/coordination.k8s.io/v1/namespaces/default/leases":  `{"metadata":{"name":"n"}}`,
-		"/apis/rbac.authorization.k8s.io/v1/clusterroles":         `{"metadata":{"name":"n"}}`,
-		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions": widgets,
-		"/apis/apiregistration.k8s.io/v1/apiservices":             `{"metadata":{"name":"v1.example.com"},"spec":{"group":"example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,"service":{"namespace":"default","name":"x"}}}`,
-		configurations: `{"metadata":{"name":"n"}}`,
-		"/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations": `{"metadata":{"name":"n"}}`,
-		"/apis/authorization.k8s.io/v1/selfsubjectreviews":                      ``,
-		"/apis/authentication.k8s.io/v1/selfsubjectreviews":                     `{}`,
-		"/api/v1/namespaces/kube-system/configmaps":                             `{"metadata":{"name":"n"}}`,
+	for _, made := range [][2]string{
+		{"/api/v1/namespaces", `{"metadata":{"name":"n"}}`},
+		{"/api/v1/nodes", `{"metadata":{"name":"n"}}`},
+		{"/api/v1/namespaces/default/events", `{"metadata":{"name":"n"},"involvedObject":{"namespace":"default"},"reason":"x","message":"x"}`},
+		{"/apis/coordination.k8s.io/v1/namespaces/default/leases", `{"metadata":{"name":"n"}}`},
+		{"/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"n"}}`},
+		{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgets},
+		{"/apis/apiregistration.k8s.io/v1/apiservices", `{"metadata":{"name":"v1.example.com"},"spec":{"group":"example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,"service":{"namespace":"default","name":"x"}}}`},
+		{configurations, `{"metadata":{"name":"n"}}`},
+		{"/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", `{"metadata":{"name":"n"}}`},
+		{"/apis/authentication.k8s.io/v1/selfsubjectreviews", `{}`},
+		{"/api/v1/namespaces/kube-system/configmaps", `{"metadata":{"name":"n"}}`},
 	} {
-		if body == "" {
-			continue
-		}
+		path, body := made[0], made[1]
 		if got := w.do("POST", path+"?timeout=5s", body); got.code != http.StatusCreated {
 			t.Errorf("%s: %v", path, got)
 		}
