@@ -22,7 +22,7 @@ func schedulingGroup() group {
 // keepSystemClasses refuses to delete the classes that the system's own pods use.
 func keepSystemClasses(_ context.Context, name string, _ *metav1.DeleteOptions) (string, error) {
 	if slices.Contains(schedulingv1.SystemPriorityClassNames(), name) {
-		return "", apierrors.NewForbidden(scheduling.Resource("priorityclasses"), name, errors.New("system priority classes are not to be deleted"))
+		return "", apierrors.NewForbidden(scheduling.Resource("priorityclasses"), name, errors.New("this is a system priority class and cannot be deleted"))
 	}
 	return "", nil
 }

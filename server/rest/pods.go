@@ -18,6 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
+
+	"setpoint.dev/setpoint/store"
 )
 
 // bind assigns a pod to a node.
@@ -206,7 +208,15 @@ func (c *call) reachNode() error {
 	if err := check(); err != nil {
 		return err
 	}
-	_, obj, err := c.load()
+	sn, err := c.snapshot()
+	if err != nil {
+		return err
+	}
+	have, err := c.find(sn)
+	if err != nil {
+		return err
+	}
+	obj, err := c.stored(have)
 	if err != nil {
 		return err
 	}
@@ -214,14 +224,30 @@ func (c *call) reachNode() error {
 	if err != nil {
 		return err
 	}
-	pod, isPod := obj.(*core.Pod)
-	switch {
-	case isPod && c.sub.Name == "proxy" && !reachable(pod):
-		return apierrors.NewBadRequest("address not allowed")
-	case isPod && pod.Spec.NodeName == "":
-		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", m.GetName()))
+	if pod, is := obj.(*core.Pod); is {
+		if err := c.hosted(sn, pod); err != nil {
+			return err
+		}
 	}
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("no node serves %s %q", c.resource.Singular, m.GetName()))
+}
+
+// hosted says what is amiss when a pod has no node that could be asked.
+func (c *call) hosted(sn *store.Snapshot, pod *core.Pod) error {
+	switch {
+	case c.sub.Name == "proxy" && !reachable(pod):
+		return apierrors.NewBadRequest("address not allowed")
+	case c.sub.Name == "proxy":
+		return nil // its address is spoken to, wherever it runs
+	case pod.Spec.NodeName == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
+	}
+	node, err := sn.Get(c.ctx, "nodes", pod.Spec.NodeName)
+	if err == nil && node == nil {
+		// Compat: upstream names the kind that the request is for.
+		return apierrors.NewNotFound(c.resource.GroupResource(), pod.Spec.NodeName)
+	}
+	return err
 }
 
 // reachable says that a pod has an address that others may speak to.

@@ -221,7 +221,9 @@ func (c *call) attributes(obj, old runtime.Object, operation admission.Operation
 		}
 	}
 	// Compat: webhooks and policies are told what kind the options are of.
-	options.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(optionKinds[operation]))
+	if kind, has := optionKinds[operation]; has {
+		options.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(kind))
+	}
 	return admission.NewAttributesRecord(obj, old, c.spoken(), c.info.Namespace, name, c.kind.GroupVersion().WithResource(c.resource.Name), c.info.Subresource, operation, options, dryRun, c.user)
 }
 

@@ -7,6 +7,7 @@ const (
 	otherProgram  = "the message names a Go type of the other server"
 	noFirstOwner  = "the APIServices that a control plane starts with have no managedFields"
 	v1beta1       = "apiextensions.k8s.io is also served as v1beta1, admissionregistration.k8s.io as v1alpha1"
+	notCharged    = "a create that fails is not charged to quotas, so what it asked for is still free"
 	storedAs      = "custom resource definitions are stored as v1, which the hash tells"
 )
 
@@ -61,6 +62,8 @@ var Accepted = map[string]string{
 	"aggregation: groups with an absent service":            v1beta1,
 	"aggregation: aggregated groups with an absent service": v1beta1,
 	"aggregation: groups without a deleted registration":    v1beta1,
+	"plugins: config map, dry run":                          notCharged,
+	"plugins: what the quota says":                          notCharged,
 	"crd: discovery of apiextensions":                       storedAs,
 	"crd: openapi v3 of the group":                          "paths of custom kinds are described as those of built-in ones are",
 	"crd: scale apply":                                      "kube-apiserver fails to apply to the scale of a custom kind",
