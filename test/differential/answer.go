@@ -203,6 +203,8 @@ func normal(v any) any {
 				v[name] = "~"
 			case name == "cells":
 				v[name] = normalCells(value)
+			case name == "managedFields":
+				v[name] = normalOwners(value)
 			case name == "nonResourceRules", name == "resourceRules", name == "conditions" && isDefinitions(value):
 				v[name] = sorted(normal(value))
 			default:
@@ -215,6 +217,22 @@ func normal(v any) any {
 		}
 	}
 	return v
+}
+
+// normalOwners puts managedFields into an order of its own: theirs is that of
+// their times, and the same two writes may fall into one second on the one
+// server and into two on the other.
+func normalOwners(v any) any {
+	list, is := v.([]any)
+	if !is {
+		return v
+	}
+	for _, entry := range list {
+		if m, is := entry.(map[string]any); is && m["time"] != nil {
+			m["time"] = "TIME"
+		}
+	}
+	return sorted(list)
 }
 
 // isDefinitions says that conditions are those of a custom resource definition,
