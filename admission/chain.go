@@ -76,6 +76,9 @@ type plugin struct {
 	// mark is what the plugin may change of an object, to tell whether it has;
 	// nil for one that changes nothing, or tells so itself.
 	mark func(runtime.Object) any
+	// shows says that the plugin knows what objects wait for, or shows objects to
+	// those who do. All others see objects without.
+	shows bool
 }
 
 var (
@@ -133,17 +136,17 @@ var plugins = []plugin{
 	{name: "PodResizeValidator", lend: podresize.Register, of: pods},
 	{name: policy.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return policy.NewMutating(cfg.policies()), nil
-	}},
-	{name: webhook.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }},
+	}, shows: true},
+	{name: webhook.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }, shows: true},
 	{name: initializer.PluginName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return initializer.New(initializer.Config{Settings: cfg.Initializers, Objects: cfg.Objects, Authorizer: cfg.Authorizer, Waiting: cfg.Waiting, Health: cfg.Health}), nil
-	}},
+	}, shows: true},
 	{name: policy.ValidatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return policy.NewValidating(cfg.policies()), nil
-	}},
+	}, shows: true},
 	{name: webhook.ValidatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return webhook.NewValidating(cfg.webhooks), nil
-	}},
+	}, shows: true},
 	{name: "ResourceQuota", make: func(cfg shared, file []byte) (admission.Interface, error) { return quota.New(cfg.Objects, file) }},
 	{name: "AlwaysDeny", off: true, lend: deny.Register},
 }
@@ -167,8 +170,9 @@ type Chain struct {
 // running is a plugin with what its line says of it.
 type running struct {
 	admission.Interface
-	name string
-	mark func(runtime.Object) any
+	name  string
+	mark  func(runtime.Object) any
+	shows bool
 }
 
 // New makes the plugins that cfg asks for.
@@ -189,7 +193,7 @@ func New(cfg Config) (*Chain, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.plugins = append(c.plugins, running{made, p.name, p.mark})
+		c.plugins = append(c.plugins, running{made, p.name, p.mark, p.shows})
 	}
 	return c, nil
 }
@@ -231,9 +235,10 @@ func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.O
 }
 
 func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	carried := carriedBy(a)
 	for _, p := range c.plugins {
 		if m, ok := p.Interface.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
-			if err := p.admit(ctx, m, a, o); err != nil {
+			if err := carried.unseen(p, a, func(a admission.Attributes) error { return p.admit(ctx, m, a, o) }); err != nil {
 				return err
 			}
 		}
@@ -259,9 +264,10 @@ func (p running) admit(ctx context.Context, m admission.MutationInterface, a adm
 // Validate implements admission.ValidationInterface: every plugin may refuse
 // the object; the first error is the answer.
 func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	carried := carriedBy(a)
 	for _, p := range c.plugins {
 		if v, ok := p.Interface.(admission.ValidationInterface); ok && p.Handles(a.GetOperation()) {
-			if err := v.Validate(ctx, a, o); err != nil {
+			if err := carried.unseen(p, a, func(a admission.Attributes) error { return v.Validate(ctx, a, o) }); err != nil {
 				return err
 			}
 		}

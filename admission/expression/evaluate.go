@@ -19,6 +19,8 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/lazy"
 	"k8s.io/apiserver/pkg/cel/library"
+
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // evaluation is the evaluation of expressions that see the same things. It
@@ -210,8 +212,26 @@ func (s *Shared) object(obj runtime.Object) any {
 	if s.objects == nil {
 		s.objects = map[runtime.Object]any{}
 	}
-	s.objects[obj] = untyped(obj)
+	s.objects[obj] = shown(obj)
 	return s.objects[obj]
+}
+
+// SeenAs makes expressions see obj as they see another: for a copy that lacks
+// what only they are shown.
+func SeenAs(ctx context.Context, obj, other runtime.Object) {
+	if s, ok := ctx.Value(sharedKey{}).(*Shared); ok {
+		value := s.object(other)
+		s.objects[obj] = value
+	}
+}
+
+// shown is an object with all that clients see of it.
+func shown(obj runtime.Object) any {
+	whole, err := initializers.Shown(obj)
+	if err != nil {
+		return types.NewErr("%v", err)
+	}
+	return untyped(whole)
 }
 
 func (s *Shared) namespaceOf(namespace *corev1.Namespace) any {

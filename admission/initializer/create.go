@@ -34,16 +34,11 @@ func (p *Plugin) create(ctx context.Context, a admission.Attributes, o admission
 	if err := p.template(ctx, a); err != nil {
 		return err
 	}
-	again := a.GetReinvocationContext()
-	if again.Value(PluginName) != nil {
-		return nil // what it waits for was settled before others changed it once more
-	}
 	given, err := of(a)
 	if err != nil {
 		return err
 	}
 	if given != nil {
-		again.SetValue(PluginName, true)
 		return p.given(ctx, a, given)
 	}
 	if mirrors(a) || slices.Contains(p.cfg.ExemptNamespaces, a.GetNamespace()) || exempt(a) {
@@ -57,7 +52,6 @@ func (p *Plugin) create(ctx context.Context, a admission.Attributes, o admission
 	for _, name := range names {
 		wait.Pending = append(wait.Pending, initializers.Initializer{Name: name})
 	}
-	again.SetValue(PluginName, true)
 	steps.Add(ctx, PluginName)
 	return initializers.Set(a.GetObject(), wait)
 }

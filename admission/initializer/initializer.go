@@ -110,9 +110,13 @@ func New(cfg Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), cfg: cfg}
 }
 
-// Admit implements admission.MutationInterface.
+// Admit implements admission.MutationInterface. Where others will go over the
+// object once more, it waits for that: what an object gets depends on what they
+// make of it, and it is settled once.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	switch {
+	switch again := a.GetReinvocationContext(); {
+	case again.ShouldReinvoke() && !again.IsReinvoke():
+		return nil
 	case a.GetOperation() == admission.Update:
 		return p.update(ctx, a)
 	case a.GetOperation() == admission.Create && a.GetSubresource() == "":

@@ -30,6 +30,7 @@ import (
 	"setpoint.dev/setpoint/admission/match"
 	"setpoint.dev/setpoint/admission/reinvoke"
 	"setpoint.dev/setpoint/admission/steps"
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // Mutating is the plugin that carries out MutatingAdmissionPolicies.
@@ -315,7 +316,7 @@ func (c *change) patched(t *turn, patcher patch.Patcher, a *admission.VersionedA
 		return nil, apierrors.NewInternalError(err)
 	}
 	patched, err := patcher.Patch(c.ctx, patch.Request{
-		MatchedResource: t.as.Resource, VersionedAttributes: a, ObjectInterfaces: c.interfaces, Namespace: c.namespace, TypeConverter: types,
+		MatchedResource: t.as.Resource, VersionedAttributes: c.bare(a), ObjectInterfaces: c.interfaces, Namespace: c.namespace, TypeConverter: types,
 		OptionalVariables: cel.OptionalVariableBindings{VersionedParams: t.param, Authorizer: c.may},
 	}, celconfig.RuntimeCELCostBudget)
 	if err != nil {
@@ -327,7 +328,22 @@ func (c *change) patched(t *turn, patcher patch.Patcher, a *admission.VersionedA
 		}
 	}
 	c.interfaces.GetObjectDefaulter().Default(patched)
+	initializers.Detach(patched)
+	initializers.CarriedBy(a.VersionedObject).Attach(patched)
 	return patched, nil
+}
+
+// bare is the request without what its object waits for: expressions see it, and
+// nothing that they answer can change it.
+func (c *change) bare(a *admission.VersionedAttributes) *admission.VersionedAttributes {
+	obj := initializers.Bare(a.VersionedObject)
+	if obj == a.VersionedObject {
+		return a
+	}
+	expression.SeenAs(c.ctx, obj, a.VersionedObject)
+	without := *a
+	without.VersionedObject = obj
+	return &without
 }
 
 // answer is what all failures come to. Compat: the reason may say Invalid, the

@@ -10,6 +10,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // Rounds are those of one plugin over one object. K names whom it asks.
@@ -19,8 +21,9 @@ type Rounds[K comparable] struct {
 	asked map[K]bool
 	// due are to be asked again.
 	due map[K]bool
-	// last is the object as the plugin has left it; nil when nobody wants to
-	// know whether it has changed since.
+	// last is the object as the plugin has left it, but for what it waits for,
+	// which nobody is asked about again; nil when nobody wants to know whether it
+	// has changed since.
 	last runtime.Object
 }
 
@@ -32,7 +35,7 @@ func Begin[K comparable](a admission.Attributes, plugin string) *Rounds[K] {
 		r = &Rounds[K]{context: context, asked: map[K]bool{}, due: map[K]bool{}}
 		context.SetValue(plugin, r)
 	}
-	if context.IsReinvoke() && len(r.asked) > 0 && !apiequality.Semantic.DeepEqual(r.last, a.GetObject()) {
+	if context.IsReinvoke() && len(r.asked) > 0 && !apiequality.Semantic.DeepEqual(r.last, initializers.Bare(a.GetObject())) {
 		r.changed() // by other plugins, in between
 	}
 	return r
@@ -68,5 +71,6 @@ func (r *Rounds[K]) End(obj runtime.Object) {
 	r.last = nil
 	if len(r.asked) > 0 && obj != nil {
 		r.last = obj.DeepCopyObject()
+		initializers.Detach(r.last)
 	}
 }

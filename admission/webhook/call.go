@@ -15,6 +15,8 @@ import (
 	webhookrequest "k8s.io/apiserver/pkg/admission/plugin/webhook/request"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/pkg/warning"
+
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // call asks a webhook and returns what it answers when it allows the request.
@@ -24,7 +26,11 @@ func (c *Callers) call(ctx context.Context, h *hook, invocation *generic.Webhook
 	if err := h.allowsDryRun(a); err != nil {
 		return nil, err
 	}
-	uid, request, response, err := webhookrequest.CreateAdmissionObjects(a, invocation)
+	sees, err := shown(a)
+	if err != nil {
+		return nil, err
+	}
+	uid, request, response, err := webhookrequest.CreateAdmissionObjects(sees, invocation)
 	if err != nil {
 		return nil, h.failed(fmt.Errorf("could not create admission objects: %w", err), apierrors.NewBadRequest("error creating admission objects"))
 	}
@@ -46,6 +52,22 @@ func (c *Callers) call(ctx context.Context, h *hook, invocation *generic.Webhook
 		return nil, &webhookutil.ErrWebhookRejection{Status: webhookerrors.ToStatusErr(h.name, result.Result)}
 	}
 	return result, nil
+}
+
+// shown is a request as webhooks see it: with what its objects wait for, where
+// clients have it.
+func shown(a *admission.VersionedAttributes) (*admission.VersionedAttributes, error) {
+	obj, err := initializers.Shown(a.VersionedObject)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	old, err := initializers.Shown(a.VersionedOldObject)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	sees := *a
+	sees.VersionedObject, sees.VersionedOldObject = obj, old
+	return &sees, nil
 }
 
 // allowsDryRun refuses to call a webhook with side effects for a request that

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	webhookrequest "k8s.io/apiserver/pkg/admission/plugin/webhook/request"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // apply is the object with the patch that a webhook has answered with; nil
@@ -41,9 +43,15 @@ func (h *hook) apply(result *webhookrequest.AdmissionResponse, a *admission.Vers
 	return patched, operations, nil
 }
 
+// patch is the object with the operations done to it. They are done to what the
+// webhook was shown; what the object waits for is not theirs to change.
 func patch(operations jsonpatch.Patch, a *admission.VersionedAttributes, o admission.ObjectInterfaces) (runtime.Object, error) {
 	speaks := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, o.GetObjectCreater(), o.GetObjectTyper(), serializer.SerializerOptions{})
-	before, err := runtime.Encode(speaks, a.VersionedObject)
+	whole, err := initializers.Shown(a.VersionedObject)
+	if err != nil {
+		return nil, err
+	}
+	before, err := runtime.Encode(speaks, whole)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +66,12 @@ func patch(operations jsonpatch.Patch, a *admission.VersionedAttributes, o admis
 		}
 	}
 	patched, _, err := speaks.Decode(after, nil, into)
-	return patched, err
+	if err != nil {
+		return nil, err
+	}
+	initializers.Detach(patched)
+	initializers.CarriedBy(a.VersionedObject).Attach(patched)
+	return patched, nil
 }
 
 func same(a, b runtime.Object) bool { return apiequality.Semantic.DeepEqual(a, b) }

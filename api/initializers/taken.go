@@ -17,14 +17,12 @@ type Taken struct {
 	value any
 }
 
-// Detach takes off what an object carries, so that others see the object without.
-func Detach(obj runtime.Object) Taken {
+// CarriedBy is what an object carries. The object stays as it is.
+func CarriedBy(obj runtime.Object) Taken {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		about, _ := u.Object["metadata"].(map[string]any)
 		var t Taken
-		if t.value, t.there = about[field]; t.there {
-			delete(about, field)
-		}
+		t.value, t.there = about[field]
 		return t
 	}
 	spots := Spots(obj)
@@ -40,18 +38,56 @@ func Detach(obj runtime.Object) Taken {
 			}
 		}
 	}
-	for i := range spots {
-		spots[i].Clean()
+	return t
+}
+
+// Any says that something was carried.
+func (t Taken) Any() bool { return t.there || t.texts != nil }
+
+// Detach takes off what an object carries, so that others see the object without.
+// An annotation that only looks like it goes, too: it is nobody's to set.
+func Detach(obj runtime.Object) Taken {
+	t := CarriedBy(obj)
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		about, _ := u.Object["metadata"].(map[string]any)
+		delete(about, field)
+		if annotations, _ := about["annotations"].(map[string]any); annotations[Carried] != nil {
+			delete(annotations, Carried)
+		}
+		return t
+	}
+	if t.Any() {
+		spots := Spots(obj)
+		for i := range spots {
+			spots[i].Clean()
+		}
 	}
 	return t
+}
+
+// Bare is an object without what it carries: a copy where it carries something,
+// and otherwise itself.
+func Bare(obj runtime.Object) runtime.Object {
+	if obj == nil || !CarriedBy(obj).Any() {
+		return obj
+	}
+	bare := obj.DeepCopyObject()
+	Detach(bare)
+	return bare
 }
 
 // Attach gives an object of the same kind, in any version, what was taken off.
 func (t Taken) Attach(obj runtime.Object) {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if about, ok := u.Object["metadata"].(map[string]any); ok && t.there {
-			about[field] = t.value
+		if !t.there {
+			return
 		}
+		about, ok := u.Object["metadata"].(map[string]any)
+		if !ok {
+			about = map[string]any{}
+			u.Object["metadata"] = about
+		}
+		about[field] = t.value
 		return
 	}
 	if t.texts == nil {

@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -221,7 +219,7 @@ func TestFinalAdmission(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t, app.Config{Initializers: initializer.Settings{SkipFinalAdmission: tc.skip}}, speeches[0])
-			w.check(oneContainerForJane)
+			w.hook("validating", []any{"CREATE"}, nil, oneContainerForJane)
 			w.allow("jane", "create")
 			w.configure("c", w.forAll("a.k8s.io"))
 			inject := func(name string) {
@@ -255,31 +253,4 @@ func oneContainerForJane(review *admissionv1.AdmissionReview) *admissionv1.Admis
 	var pod object
 	allowed := json.Unmarshal(review.Request.Object.Raw, &pod) == nil && (review.Request.UserInfo.Username != "jane" || len(containers(pod)) < 2)
 	return &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: allowed, Result: &metav1.Status{Code: http.StatusForbidden, Message: "jane may have one container"}}
-}
-
-// check has a webhook asked about new pods.
-func (w *world) check(decide func(*admissionv1.AdmissionReview) *admissionv1.AdmissionResponse) {
-	w.t.Helper()
-	hook := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		review := &admissionv1.AdmissionReview{}
-		if err := json.NewDecoder(in.Body).Decode(review); err != nil {
-			w.t.Error(err)
-		}
-		review.Response = decide(review)
-		if err := json.NewEncoder(out).Encode(review); err != nil {
-			w.t.Error(err)
-		}
-	}))
-	w.t.Cleanup(hook.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	text, err := json.Marshal(object{"metadata": object{"name": "check"}, "webhooks": []any{object{
-		"name": "check.example.org", "sideEffects": "None", "admissionReviewVersions": []any{"v1"}, "clientConfig": object{"url": hook.URL, "caBundle": ca},
-		"rules": []any{object{"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "operations": []any{"CREATE"}, "resources": []any{"pods"}}},
-	}}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if got := w.do("POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", string(text)); got.code != http.StatusCreated {
-		w.t.Fatal(got)
-	}
 }
