@@ -5,6 +5,9 @@ import (
 	"setpoint.dev/setpoint/controller/cronjob"
 	"setpoint.dev/setpoint/controller/daemonset"
 	"setpoint.dev/setpoint/controller/deployment"
+	"setpoint.dev/setpoint/controller/endpoints"
+	"setpoint.dev/setpoint/controller/endpointslice"
+	"setpoint.dev/setpoint/controller/endpointslicemirroring"
 	"setpoint.dev/setpoint/controller/garbage"
 	"setpoint.dev/setpoint/controller/job"
 	"setpoint.dev/setpoint/controller/loop"
@@ -47,6 +50,9 @@ var all = []entry{
 	{name: "cronjob-controller", alias: "cronjob", account: "cronjob-controller", start: plain(cronjob.New)},
 	{name: "ttl-after-finished-controller", alias: "ttl-after-finished", account: "ttl-after-finished-controller", start: plain(ttl.New)},
 	{name: "pod-garbage-collector-controller", alias: "podgc", account: "pod-garbage-collector", start: plain(podgc.New)},
+	{name: "endpoints-controller", alias: "endpoint", account: "endpoint-controller", start: plain(endpoints.New)},
+	{name: "endpointslice-controller", alias: "endpointslice", account: "endpointslice-controller", component: "endpoint-slice-controller", start: plain(endpointslice.New)},
+	{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", account: "endpointslicemirroring-controller", component: "endpoint-slice-mirroring-controller", start: plain(endpointslicemirroring.New)},
 }
 
 // plain is for controllers that need nothing of the Config.

@@ -158,18 +158,10 @@ func TestPlan(t *testing.T) {
 		"another name for the same template":               {Deployment: deploymentOf("new", 1, func(d *appsv1.Deployment) { d.Status.CollisionCount = new(int32(1)) })},
 		"percentages that round to nothing let one pod go": {Deployment: deploymentOf("new", 2, fenced("0", "10%")), Sets: []*appsv1.ReplicaSet{sized(setOf(ten, "old", 1, 2, 2), "2", "2")}},
 	}
-	names := make([]string, 0, len(cases))
-	for name := range cases {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var b strings.Builder
-	for _, name := range names {
-		seen := cases[name]
+	plantest.Cases(t, "plan.txt", cases, func(seen Observed) string {
 		seen.Now = began
-		fmt.Fprintf(&b, "# %s\n%s\n", name, describe(plan(seen)))
-	}
-	plantest.Golden(t, "plan.txt", b.String())
+		return describe(plan(seen))
+	})
 }
 
 func pauses(d *appsv1.Deployment) { d.Spec.Paused = true }

@@ -4,8 +4,12 @@ package plantest
 
 import (
 	"flag"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,4 +33,15 @@ func Golden(t *testing.T, name, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("plans differ from %s:\n%s", path, diff)
 	}
+}
+
+// Cases compares what is decided in named cases, sorted by their names, with the
+// file of that name in testdata.
+func Cases[T any](t *testing.T, name string, cases map[string]T, decide func(T) string) {
+	t.Helper()
+	var b strings.Builder
+	for _, c := range slices.Sorted(maps.Keys(cases)) {
+		fmt.Fprintf(&b, "# %s\n%s\n", c, decide(cases[c]))
+	}
+	Golden(t, name, b.String())
 }
