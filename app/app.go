@@ -27,6 +27,7 @@ import (
 	"setpoint.dev/setpoint/admission/webhook"
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/controller"
+	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/metrics"
@@ -83,6 +84,9 @@ type Config struct {
 	// Controllers are those that run: names, "*" for all, "-name" for all but that
 	// one. None means that none run.
 	Controllers []string
+	// SigningDuration is how long certificates live that controllers sign; 0 means a
+	// year.
+	SigningDuration time.Duration
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -222,6 +226,7 @@ func (a *App) build(ctx context.Context) error {
 	if len(a.cfg.Controllers) > 0 {
 		a.control, err = controller.New(controller.Config{
 			Handler: a.server, Controllers: a.cfg.Controllers, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
+			Signing: certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
 		})
 		if err != nil {
 			return err

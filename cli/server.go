@@ -51,6 +51,7 @@ func serverCommand(name string) *cobra.Command {
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
 	f.StringSliceVar(&cfg.Controllers, "controllers", []string{"*"}, "controllers that run: a name, * for all, -name for all but that one, or nothing for none\n"+
 		"All: "+strings.Join(app.ControllerNames(), ", "))
+	f.DurationVar(&cfg.SigningDuration, "cluster-signing-duration", 365*24*time.Hour, "how long certificates live at most that are asked for by CertificateSigningRequests")
 	initializerFlags(c, &cfg)
 	accessFlags(c, &cfg.Access)
 	admissionFlags(c, &cfg.Admission)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"setpoint.dev/setpoint/client"
+	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/metrics"
 )
@@ -38,6 +39,8 @@ type Config struct {
 	Shared bool
 	// RootCA is what clients know the API server by, as PEM.
 	RootCA []byte
+	// Signing is who signs certificates that are asked for.
+	Signing certificate.Authority
 	// Metrics count queues; nil counts nothing.
 	Metrics *metrics.Metrics
 	// Logger hears what happens; nil means slog.Default.

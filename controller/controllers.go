@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/controller/clusterrole"
 	"setpoint.dev/setpoint/controller/cronjob"
 	"setpoint.dev/setpoint/controller/daemonset"
@@ -41,6 +42,11 @@ var all = []entry{
 	{name: "namespace-controller", alias: "namespace", account: "namespace-controller", start: plain(namespace.New)},
 	{name: "garbage-collector-controller", alias: "garbagecollector", account: "generic-garbage-collector", component: "garbage-collector-controller", start: plain(garbage.New)},
 	{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", account: "clusterrole-aggregation-controller", start: plain(clusterrole.New)},
+	{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", account: "certificate-controller", start: plain(certificate.NewApprover)},
+	{name: "certificatesigningrequest-signing-controller", alias: "csrsigning", account: "certificate-controller", start: func(a *loop.Actor, cfg Config) loop.Runner {
+		return certificate.NewSigner(a, cfg.Signing)
+	}},
+	{name: "certificatesigningrequest-cleaner-controller", alias: "csrcleaner", account: "certificate-controller", start: plain(certificate.NewCleaner)},
 	{name: "deployment-controller", alias: "deployment", account: "deployment-controller", start: plain(deployment.New)},
 	{name: "replicaset-controller", alias: "replicaset", account: "replicaset-controller", start: plain(replicaset.New)},
 	{name: "replicationcontroller-controller", alias: "replicationcontroller", account: "replication-controller", start: plain(replicaset.NewReplication)},
