@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	upstream "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -87,6 +88,9 @@ type Config struct {
 	// SigningDuration is how long certificates live that controllers sign; 0 means a
 	// year.
 	SigningDuration time.Duration
+	// UnusedTokens is how long a service account token in a secret may be unused
+	// before it is given up; 0 means a year.
+	UnusedTokens time.Duration
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -226,7 +230,11 @@ func (a *App) build(ctx context.Context) error {
 	if len(a.cfg.Controllers) > 0 {
 		a.control, err = controller.New(controller.Config{
 			Handler: a.server, Controllers: a.cfg.Controllers, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
-			Signing: certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
+			Signing:      certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
+			UnusedTokens: a.cfg.UnusedTokens,
+			Token: func(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+				return authn.SecretToken(ctx, a.authority.ServiceAccountKey, account, secret)
+			},
 		})
 		if err != nil {
 			return err

@@ -109,3 +109,6 @@ func (a *App) concernsServers(table string, o *store.Object) bool {
 
 // ControllerNames are the names of all controllers.
 func ControllerNames() []string { return controller.Names() }
+
+// NamedControllers are the names of those that run only where they are named.
+func NamedControllers() []string { return controller.Named() }

@@ -49,9 +49,10 @@ func serverCommand(name string) *cobra.Command {
 	f.IntVar(&cfg.Audit.MaxAge, "audit-log-maxage", 0, "days to keep old audit logs for; 0 is forever")
 	f.DurationVar(&cfg.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not meant to last")
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
-	f.StringSliceVar(&cfg.Controllers, "controllers", []string{"*"}, "controllers that run: a name, * for all, -name for all but that one, or nothing for none\n"+
-		"All: "+strings.Join(app.ControllerNames(), ", "))
+	f.StringSliceVar(&cfg.Controllers, "controllers", []string{"*"}, "controllers that run: a name, * for all that need not be named, -name for all but that one, or nothing for none\n"+
+		"All: "+strings.Join(app.ControllerNames(), ", ")+"\nTo be named: "+strings.Join(app.NamedControllers(), ", "))
 	f.DurationVar(&cfg.SigningDuration, "cluster-signing-duration", 365*24*time.Hour, "how long certificates live at most that are asked for by CertificateSigningRequests")
+	f.DurationVar(&cfg.UnusedTokens, "legacy-service-account-token-clean-up-period", 365*24*time.Hour, "how long a service account token in a secret may be unused before it is given up")
 	initializerFlags(c, &cfg)
 	accessFlags(c, &cfg.Access)
 	admissionFlags(c, &cfg.Admission)

@@ -23,6 +23,7 @@ import (
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/controller/loop"
+	"setpoint.dev/setpoint/controller/token"
 	"setpoint.dev/setpoint/metrics"
 )
 
@@ -31,8 +32,8 @@ import (
 type Config struct {
 	// Handler is the API.
 	Handler http.Handler
-	// Controllers are those that run: names, "*" for all, "-name" for all but
-	// that one. None means all.
+	// Controllers are those that run: names, "*" for all that need not be named,
+	// "-name" for all but that one. None means "*".
 	Controllers []string
 	// Shared says that other servers have the same store. Then the controllers
 	// run while this server holds the lease kube-system/kube-controller-manager.
@@ -41,6 +42,11 @@ type Config struct {
 	RootCA []byte
 	// Signing is who signs certificates that are asked for.
 	Signing certificate.Authority
+	// Token makes service account tokens that live in secrets.
+	Token token.Make
+	// UnusedTokens is how long such a token may be unused before it is given up; 0
+	// means a year.
+	UnusedTokens time.Duration
 	// Metrics count queues; nil counts nothing.
 	Metrics *metrics.Metrics
 	// Logger hears what happens; nil means slog.Default.
@@ -77,10 +83,17 @@ func New(cfg Config) (*Set, error) {
 }
 
 // Names are the names of all controllers, sorted.
-func Names() []string {
+func Names() []string { return namesOf(func(entry) bool { return true }) }
+
+// Named are the names of those that run only where they are named, sorted.
+func Named() []string { return namesOf(func(e entry) bool { return e.named }) }
+
+func namesOf(which func(entry) bool) []string {
 	var names []string
 	for _, e := range all {
-		names = append(names, e.name)
+		if which(e) {
+			names = append(names, e.name)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -119,7 +132,7 @@ func (e entry) wanted(names []string) bool {
 		case e.is(strings.TrimPrefix(name, "-")):
 			return false
 		case name == "*":
-			star = true
+			star = !e.named
 		}
 	}
 	return star

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"setpoint.dev/setpoint/controller/bootstraptoken"
 	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/controller/clusterrole"
 	"setpoint.dev/setpoint/controller/cronjob"
@@ -18,6 +19,7 @@ import (
 	"setpoint.dev/setpoint/controller/rootca"
 	"setpoint.dev/setpoint/controller/serviceaccount"
 	"setpoint.dev/setpoint/controller/statefulset"
+	"setpoint.dev/setpoint/controller/token"
 	"setpoint.dev/setpoint/controller/ttl"
 )
 
@@ -26,8 +28,11 @@ type entry struct {
 	// name is what --controllers knows it by; alias is its older name.
 	name, alias string
 	// account is the service account in kube-system that it acts as, for which
-	// upstream's bootstrap policy has a role.
+	// upstream's bootstrap policy has a role; "" is who reads for all.
 	account string
+	// named says that it runs only where its name asks for it. Compat: those are
+	// upstream's.
+	named bool
 	// component is who its events are from; "" is the account.
 	component string
 	start     func(*loop.Actor, Config) loop.Runner
@@ -39,6 +44,14 @@ var all = []entry{
 	{name: "root-ca-certificate-publisher-controller", alias: "root-ca-cert-publisher", account: "root-ca-cert-publisher", start: func(a *loop.Actor, cfg Config) loop.Runner {
 		return rootca.New(a, cfg.RootCA)
 	}},
+	{name: "serviceaccount-token-controller", alias: "serviceaccount-token", component: "tokens-controller", start: func(a *loop.Actor, cfg Config) loop.Runner {
+		return token.New(a, cfg.RootCA, cfg.Token)
+	}},
+	{name: "legacy-serviceaccount-token-cleaner-controller", alias: "legacy-service-account-token-cleaner", account: "legacy-service-account-token-cleaner", start: func(a *loop.Actor, cfg Config) loop.Runner {
+		return token.NewCleaner(a, cfg.UnusedTokens)
+	}},
+	{name: "bootstrap-signer-controller", alias: "bootstrapsigner", account: "bootstrap-signer", named: true, start: plain(bootstraptoken.NewSigner)},
+	{name: "token-cleaner-controller", alias: "tokencleaner", account: "token-cleaner", named: true, start: plain(bootstraptoken.NewCleaner)},
 	{name: "namespace-controller", alias: "namespace", account: "namespace-controller", start: plain(namespace.New)},
 	{name: "garbage-collector-controller", alias: "garbagecollector", account: "generic-garbage-collector", component: "garbage-collector-controller", start: plain(garbage.New)},
 	{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", account: "clusterrole-aggregation-controller", start: plain(clusterrole.New)},

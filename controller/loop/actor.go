@@ -35,7 +35,7 @@ type Actor struct {
 	Events record.EventRecorder
 	Logger *slog.Logger
 
-	who     user.Info
+	who     user.Info // nil is who the client is
 	start   func()
 	metrics *metrics.Metrics
 	debts   *debts
@@ -54,21 +54,28 @@ type Shared struct {
 }
 
 // NewActor returns an actor that is the service account of that name in
-// kube-system, and whose events are from component. They are written until ctx
-// ends.
+// kube-system, or with "" who the client is, and whose events are from component.
+// They are written until ctx ends.
 func NewActor(ctx context.Context, s Shared, account, component string) *Actor {
-	groups := serviceaccount.MakeGroupNames("kube-system")
 	a := &Actor{
 		Client: s.Client, API: s.API, Informers: s.Informers, Logger: s.Logger,
 		start: s.Start, metrics: s.Metrics, debts: &debts{},
-		who: &user.DefaultInfo{Name: serviceaccount.MakeUsername("kube-system", account), Groups: append(groups, user.AllAuthenticated)},
+	}
+	if account != "" {
+		groups := append(serviceaccount.MakeGroupNames("kube-system"), user.AllAuthenticated)
+		a.who = &user.DefaultInfo{Name: serviceaccount.MakeUsername("kube-system", account), Groups: groups}
 	}
 	a.Events = &recorder{open: sync.OnceValue(func() record.EventRecorder { return a.broadcast(ctx, component) })}
 	return a
 }
 
 // As makes requests with ctx those of the actor.
-func (a *Actor) As(ctx context.Context) context.Context { return client.As(ctx, a.who) }
+func (a *Actor) As(ctx context.Context) context.Context {
+	if a.who == nil {
+		return ctx
+	}
+	return client.As(ctx, a.who)
+}
 
 func (a *Actor) startInformers() { a.start() }
 
