@@ -3,6 +3,7 @@ package admission
 import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"setpoint.dev/setpoint/api/initializers"
 )
@@ -27,7 +28,7 @@ func (c carried) unseen(p running, a admission.Attributes, act func(admission.At
 		return act(a)
 	}
 	sees := a
-	if c.old {
+	if c.old && a.GetOldObject() != nil {
 		sees = before{a, initializers.Bare(a.GetOldObject())}
 	}
 	if c.object {
@@ -36,6 +37,21 @@ func (c carried) unseen(p running, a admission.Attributes, act func(admission.At
 	}
 	return act(sees)
 }
+
+// whileNew is the request as a plugin sees it that fills in new pods: an update of
+// a pod that waits is a part of its creation.
+func (c carried) whileNew(p running, a admission.Attributes) admission.Attributes {
+	if p.fills && c.old && a.GetSubresource() == "" && a.GetResource().GroupResource() == core.Resource("pods") {
+		return creation{a}
+	}
+	return a
+}
+
+// creation is a request as if it were a create.
+type creation struct{ admission.Attributes }
+
+func (creation) GetOperation() admission.Operation { return admission.Create }
+func (creation) GetOldObject() runtime.Object      { return nil }
 
 // before is a request with another old object.
 type before struct {

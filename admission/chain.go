@@ -79,6 +79,9 @@ type plugin struct {
 	// shows says that the plugin knows what objects wait for, or shows objects to
 	// those who do. All others see objects without.
 	shows bool
+	// fills says that the plugin fills in new pods. A pod that waits for
+	// initializers is still new to it: what they add is filled in, too.
+	fills bool
 }
 
 var (
@@ -98,21 +101,19 @@ var plugins = []plugin{
 	{name: "NamespaceLifecycle", make: func(cfg shared, _ []byte) (admission.Interface, error) { return namespace.New(cfg.Objects), nil }},
 	{name: "NamespaceExists", off: true, lend: exists.Register},
 	{name: "LimitPodHardAntiAffinityTopology", off: true, lend: antiaffinity.Register, of: pods},
-	{name: "LimitRanger", lend: limitranger.Register, of: limited, mark: markResources},
-	// Off, against upstream's default, while nobody makes the service accounts of
-	// namespaces: it would refuse every pod.
-	{name: "ServiceAccount", off: true, lend: serviceaccount.Register, of: pods, mark: markServiceAccount},
+	{name: "LimitRanger", lend: limitranger.Register, of: limited, mark: markResources, fills: true},
+	{name: "ServiceAccount", lend: serviceaccount.Register, of: pods, mark: markServiceAccount, fills: true},
 	{name: "NodeRestriction", off: true, lend: noderestriction.Register},
 	{name: "TaintNodesByCondition", lend: nodetaint.Register, of: nodes, mark: markTaints},
 	{name: "AlwaysPullImages", off: true, lend: alwayspullimages.Register, of: pods, mark: markPullPolicies},
 	{name: "ImagePolicyWebhook", off: true, lend: imagepolicy.Register, of: pods},
 	{name: "PodSecurity", make: func(cfg shared, file []byte) (admission.Interface, error) { return podsecurity.New(cfg.Objects, file) }},
-	{name: "PodNodeSelector", off: true, lend: podnodeselector.Register, of: pods, mark: markPlacement},
+	{name: "PodNodeSelector", off: true, lend: podnodeselector.Register, of: pods, mark: markPlacement, fills: true},
 	{name: "Priority", lend: priority.Register, of: slices.Concat(pods, []schema.GroupResource{scheduling.Resource("priorityclasses")}), mark: markPriority},
 	{name: "DefaultTolerationSeconds", make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return tolerations.New(*cfg.NotReadySeconds, *cfg.UnreachableSeconds), nil
 	}, mark: markPlacement},
-	{name: "PodTolerationRestriction", off: true, lend: podtolerationrestriction.Register, of: pods, mark: markPlacement},
+	{name: "PodTolerationRestriction", off: true, lend: podtolerationrestriction.Register, of: pods, mark: markPlacement, fills: true},
 	{name: "EventRateLimit", off: true, lend: eventratelimit.Register},
 	{name: "ExtendedResourceToleration", off: true, lend: extendedresourcetoleration.Register, of: pods, mark: markPlacement},
 	{name: "DefaultStorageClass", make: func(cfg shared, _ []byte) (admission.Interface, error) {
@@ -170,9 +171,9 @@ type Chain struct {
 // running is a plugin with what its line says of it.
 type running struct {
 	admission.Interface
-	name  string
-	mark  func(runtime.Object) any
-	shows bool
+	name         string
+	mark         func(runtime.Object) any
+	shows, fills bool
 }
 
 // New makes the plugins that cfg asks for.
@@ -193,7 +194,7 @@ func New(cfg Config) (*Chain, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.plugins = append(c.plugins, running{made, p.name, p.mark, p.shows})
+		c.plugins = append(c.plugins, running{made, p.name, p.mark, p.shows, p.fills})
 	}
 	return c, nil
 }
@@ -238,7 +239,8 @@ func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.
 	carried := carriedBy(a)
 	for _, p := range c.plugins {
 		if m, ok := p.Interface.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
-			if err := carried.unseen(p, a, func(a admission.Attributes) error { return p.admit(ctx, m, a, o) }); err != nil {
+			sees := carried.whileNew(p, a)
+			if err := carried.unseen(p, sees, func(a admission.Attributes) error { return p.admit(ctx, m, a, o) }); err != nil {
 				return err
 			}
 		}

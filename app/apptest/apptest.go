@@ -5,10 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
 
 	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/controller"
@@ -41,9 +43,13 @@ func StartWith(t testing.TB, controllers ...string) *Plane {
 }
 
 // StartOn runs a control plane as cfg says, on a port of its own. It ends with
-// the test, or with Stop.
+// the test, or with Stop. Pods need service accounts where somebody makes these,
+// or where cfg enables the plugin by name.
 func StartOn(t testing.TB, cfg app.Config) *Plane {
 	t.Helper()
+	if !makesServiceAccounts(cfg.Controllers) && !slices.Contains(cfg.Admission.Enable, serviceaccount.PluginName) {
+		cfg.Admission.Disable = append(slices.Clip(cfg.Admission.Disable), serviceaccount.PluginName)
+	}
 	if cfg.Listen == "" {
 		cfg.Listen = "127.0.0.1:0"
 	}
@@ -72,6 +78,12 @@ func StartOn(t testing.TB, cfg app.Config) *Plane {
 	})
 	t.Cleanup(p.stop)
 	return p
+}
+
+func makesServiceAccounts(controllers []string) bool {
+	return slices.ContainsFunc(controllers, func(name string) bool {
+		return name == "*" || name == "serviceaccount" || name == "serviceaccount-controller"
+	})
 }
 
 // Stop ends the control plane before the test ends, as SIGTERM does.

@@ -10,6 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
+
+	"setpoint.dev/setpoint/admission"
+	"setpoint.dev/setpoint/app"
 )
 
 // reviews are what a webhook was asked about objects, by name.
@@ -179,6 +182,43 @@ func TestPoliciesSeeTheField(t *testing.T) {
 			w.t.Error(got)
 		}
 	})
+}
+
+// A pod that waits is new to the plugins that fill in new pods: what initializers
+// add gets limits and a token like the rest.
+func TestWhatInitializersAddIsFilledIn(t *testing.T) {
+	w := begin(t, app.Config{Admission: admission.Options{Enable: []string{"ServiceAccount"}}}, speeches[0])
+	w.make("/api/v1/namespaces/default/serviceaccounts", object{"metadata": object{"name": "default"}})
+	w.make("/api/v1/namespaces/default/limitranges", object{"metadata": object{"name": "small"}, "spec": object{
+		"limits": []any{object{"type": "Container", "default": object{"cpu": "200m"}, "defaultRequest": object{"cpu": "100m"}, "max": object{"cpu": "300m"}}},
+	}})
+	created := w.creating("x", pending("a.k8s.io", "b.k8s.io"), "")
+	w.waits("x")
+	for _, patch := range []string{
+		`{"metadata":{"initializers":{"pending":[{"$patch":"delete","name":"a.k8s.io"}]}},"spec":{"containers":[{"name":"first","image":"side:1"}]}}`,
+		`{"metadata":{"initializers":null},"spec":{"containers":[{"name":"last","image":"side:1"}]}}`,
+	} {
+		if got := w.do("PATCH", w.path+"/x", patch, "Content-Type", "application/strategic-merge-patch+json"); got.code != http.StatusOK {
+			t.Fatal(got)
+		}
+	}
+	got := within(t, created)
+	if got.code != http.StatusCreated || len(containers(got.body)) != 3 {
+		t.Fatal(got)
+	}
+	spec := got.body["spec"].(object)
+	if volumes, _ := spec["volumes"].([]any); len(volumes) != 1 {
+		t.Errorf("volumes %v", volumes)
+	}
+	for _, c := range spec["containers"].([]any) {
+		c := c.(object)
+		if mounts, _ := c["volumeMounts"].([]any); len(mounts) != 1 {
+			t.Errorf("%v has no token: %v", c["name"], mounts)
+		}
+		if diff := cmp.Diff(object{"limits": object{"cpu": "200m"}, "requests": object{"cpu": "100m"}}, c["resources"]); diff != "" {
+			t.Errorf("resources of %v:\n%s", c["name"], diff)
+		}
+	}
 }
 
 const policies = "/apis/admissionregistration.k8s.io/v1/"

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"setpoint.dev/setpoint/admission"
+	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/app/apptest"
 )
 
@@ -72,35 +74,71 @@ func TestScenarios(t *testing.T) {
 	}
 	for _, file := range files {
 		title := strings.TrimSuffix(filepath.Base(file), ".txt")
-		text, err := os.ReadFile(file) //nolint:gosec // one of our own
-		if err != nil {
+		for _, f := range formats {
+			t.Run(title+"/"+f.name, func(t *testing.T) { play(t, config, known, file, f, title) })
+		}
+	}
+}
+
+// TestPlugins tells what admission plugins do: each in a story of its name, to a
+// server that runs it, with the configuration beside the story, if there is one.
+func TestPlugins(t *testing.T) {
+	if *kubeconfig != "" {
+		t.Skip("another API server cannot be told which plugins to run")
+	}
+	files, err := filepath.Glob("testdata/plugins/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no stories: %v", err)
+	}
+	for _, file := range files {
+		plugin := strings.TrimSuffix(filepath.Base(file), ".txt")
+		t.Run(plugin, func(t *testing.T) {
+			cfg := app.Config{Data: app.Memory, Admission: admission.Options{Enable: []string{plugin}}}
+			if configuration := strings.TrimSuffix(file, ".txt") + ".yaml"; exists(configuration) {
+				cfg.Admission.File = configuration
+			}
+			config := apptest.StartOn(t, cfg).Config
+			known, err := discover(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			play(t, config, known, file, formats[0], strings.ToLower(plugin))
+		})
+	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// play tells the story in a file, in one format, and compares how it ends.
+func play(t *testing.T, config *rest.Config, known map[string]served, file string, f format, title string) {
+	t.Helper()
+	text, err := os.ReadFile(file) //nolint:gosec // one of our own
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := parse(string(text))
+	if s.only != nil && !slices.Contains(s.only, f.name) {
+		t.Skipf("this story is only for %v", s.only)
+	}
+	teller, err := newTeller(t, config, known, f, title)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.acts {
+		s.acts[i].ending = teller.tell(&s.acts[i])
+	}
+	got := s.String()
+	if *rewrite && f.name == "json" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil { //nolint:gosec // it is source
 			t.Fatal(err)
 		}
-		for _, f := range formats {
-			t.Run(title+"/"+f.name, func(t *testing.T) {
-				s := parse(string(text))
-				if s.only != nil && !slices.Contains(s.only, f.name) {
-					t.Skipf("this story is only for %v", s.only)
-				}
-				teller, err := newTeller(t, config, known, f, title)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i := range s.acts {
-					s.acts[i].ending = teller.tell(&s.acts[i])
-				}
-				got := s.String()
-				if *rewrite && f.name == "json" {
-					if err := os.WriteFile(file, []byte(got), 0o644); err != nil { //nolint:gosec // it is source
-						t.Fatal(err)
-					}
-					text = []byte(got)
-				}
-				if diff := cmp.Diff(strings.Split(string(text), "\n"), strings.Split(got, "\n")); diff != "" {
-					t.Errorf("%s ends otherwise (-want +got):\n%s", file, diff)
-				}
-			})
-		}
+		text = []byte(got)
+	}
+	if diff := cmp.Diff(strings.Split(string(text), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s ends otherwise (-want +got):\n%s", file, diff)
 	}
 }
 

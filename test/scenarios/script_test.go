@@ -129,6 +129,10 @@ func parseOrder(line string) order {
 			o.ns = value
 		case "raw":
 			o.raw = true
+		case "user":
+			o.headers = append(o.headers, [2]string{"Impersonate-User", value})
+		case "group":
+			o.headers = append(o.headers, [2]string{"Impersonate-Group", value})
 		case "accept", "content-type":
 			o.headers = append(o.headers, [2]string{key, value})
 		default:

@@ -271,8 +271,11 @@ func (s *teller) request(ctx context.Context, o order, body string) (*http.Reque
 	if len(content) > 0 {
 		req.Header.Set("Content-Type", media)
 	}
+	for _, name := range o.headers {
+		req.Header.Del(name[0])
+	}
 	for _, h := range o.headers {
-		req.Header.Set(h[0], h[1])
+		req.Header.Add(h[0], h[1])
 	}
 	req.Header.Set("User-Agent", "scenario")
 	return req, nil
