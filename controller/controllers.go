@@ -7,6 +7,7 @@ import (
 	"setpoint.dev/setpoint/controller/cronjob"
 	"setpoint.dev/setpoint/controller/daemonset"
 	"setpoint.dev/setpoint/controller/deployment"
+	"setpoint.dev/setpoint/controller/disruption"
 	"setpoint.dev/setpoint/controller/endpoints"
 	"setpoint.dev/setpoint/controller/endpointslice"
 	"setpoint.dev/setpoint/controller/endpointslicemirroring"
@@ -72,6 +73,7 @@ var all = []entry{
 	{name: "endpoints-controller", alias: "endpoint", account: "endpoint-controller", start: plain(endpoints.New)},
 	{name: "endpointslice-controller", alias: "endpointslice", account: "endpointslice-controller", component: "endpoint-slice-controller", start: plain(endpointslice.New)},
 	{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", account: "endpointslicemirroring-controller", component: "endpoint-slice-mirroring-controller", start: plain(endpointslicemirroring.New)},
+	{name: "disruption-controller", alias: "disruption", account: "disruption-controller", component: "controllermanager", start: plain(disruption.New)},
 }
 
 // plain is for controllers that need nothing of the Config.
