@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/util/keyutil"
+
 	"setpoint.dev/setpoint/pki"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
@@ -39,6 +41,14 @@ type Access struct {
 	// ServiceAccountIssuers are who service account tokens may be from; the
 	// first is who new ones are from. None means authn.DefaultIssuer.
 	ServiceAccountIssuers []string
+	// ServiceAccountKeyFiles have keys that service account tokens may be signed
+	// with, and ServiceAccountSigningKeyFile the one that signs new ones; "" means
+	// one of the control plane's own.
+	ServiceAccountKeyFiles       []string
+	ServiceAccountSigningKeyFile string
+	// MaxTokenLife is the longest that a service account token lives; 0 means as
+	// asked.
+	MaxTokenLife time.Duration
 	// Audiences are whom tokens must be meant for; none means the issuers.
 	Audiences []string
 
@@ -83,6 +93,9 @@ func (a *App) decide(ctx context.Context, lookup rest.Lookup, roles *authz.Roles
 	if err := checkIssuers(cfg.ServiceAccountIssuers); err != nil {
 		return nil, err
 	}
+	if err := a.loadTokenKeys(); err != nil {
+		return nil, err
+	}
 	anonymous := cfg.Anonymous == nil || *cfg.Anonymous
 	if anonymous && slices.Contains(cfg.AuthorizationModes, authz.AlwaysAllow) {
 		// Compat: with nobody to refuse them, strangers are not let in at all.
@@ -91,7 +104,7 @@ func (a *App) decide(ctx context.Context, lookup rest.Lookup, roles *authz.Roles
 	}
 	var err error
 	if a.who, err = authn.New(ctx, authn.Config{
-		ClientCAs: clients, ServiceAccountKeys: []any{a.authority.ServiceAccountKey}, Objects: lookup, BootstrapTokens: true,
+		ClientCAs: clients, ServiceAccountKeys: a.tokens.public, Objects: lookup, BootstrapTokens: true,
 		ServiceAccountIssuers: cfg.ServiceAccountIssuers, Audiences: cfg.Audiences, TokenFile: cfg.TokenFile,
 		OIDC: cfg.OIDC, ConfigFile: cfg.AuthenticationConfig, Logger: a.cfg.Logger,
 		WebhookConfigFile: cfg.TokenWebhook.ConfigFile, WebhookVersion: cfg.TokenWebhook.Version, WebhookTTL: cfg.TokenWebhook.TTL,
@@ -136,9 +149,42 @@ func checkIssuers(issuers []string) error {
 	return nil
 }
 
+// tokenKeys sign service account tokens and tell whether they are genuine.
+type tokenKeys struct {
+	signing crypto.Signer
+	public  []any // of signing, too
+}
+
+// loadTokenKeys reads the keys of service account tokens.
+func (a *App) loadTokenKeys() error {
+	cfg := a.cfg.Access
+	keys := tokenKeys{signing: a.authority.ServiceAccountKey}
+	if cfg.ServiceAccountSigningKeyFile != "" {
+		key, err := keyutil.PrivateKeyFromFile(cfg.ServiceAccountSigningKeyFile)
+		if err != nil {
+			return fmt.Errorf("--service-account-signing-key-file: %w", err)
+		}
+		signer, ok := key.(crypto.Signer)
+		if !ok {
+			return fmt.Errorf("--service-account-signing-key-file: %T cannot sign", key)
+		}
+		keys.signing = signer
+	}
+	keys.public = []any{keys.signing}
+	for _, file := range cfg.ServiceAccountKeyFiles {
+		more, err := keyutil.PublicKeysFromFile(file)
+		if err != nil {
+			return fmt.Errorf("--service-account-key-file: %w", err)
+		}
+		keys.public = append(keys.public, more...)
+	}
+	a.tokens = keys
+	return nil
+}
+
 // issuer says how service account tokens are made.
-func (cfg Access) issuer(key crypto.Signer, address string, objects authn.Objects) authn.IssuerConfig {
-	c := authn.IssuerConfig{Key: key, Address: address, Objects: objects, Audiences: cfg.Audiences}
+func (cfg Access) issuer(keys tokenKeys, address string, objects authn.Objects) authn.IssuerConfig {
+	c := authn.IssuerConfig{Key: keys.signing, Keys: keys.public[1:], MaxLife: cfg.MaxTokenLife, Address: address, Objects: objects, Audiences: cfg.Audiences}
 	if len(cfg.ServiceAccountIssuers) > 0 {
 		c.URL = cfg.ServiceAccountIssuers[0]
 		if len(c.Audiences) == 0 {

@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	upstream "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -32,6 +34,7 @@ import (
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/metrics"
+	"setpoint.dev/setpoint/node/pretend"
 	"setpoint.dev/setpoint/pki"
 	"setpoint.dev/setpoint/server"
 	"setpoint.dev/setpoint/server/aggregate"
@@ -58,9 +61,24 @@ const Memory = "memory"
 type Config struct {
 	// Data is the folder that everything is kept in, or Memory.
 	Data string
+	// NoSync acknowledges writes that a power cut may take back, and has new keys
+	// with every start. It is for control planes that end with a test.
+	NoSync bool
+	// EndAtOnce gives clients no time to see that the server ends, once their
+	// requests have been answered.
+	EndAtOnce bool
 	// Listen is the address to serve on; port 0 picks one. "" means
 	// 127.0.0.1:6443.
 	Listen string
+	// CertFile and KeyFile are the server's certificate and key; "" means ones of
+	// its own authority, which clients then know it by.
+	CertFile, KeyFile string
+	// ServiceRanges are one or two ranges of service addresses; none means
+	// 10.0.0.0/24. A store that is in use keeps those that it has.
+	ServiceRanges []netip.Prefix
+	// NodePorts are the ports that services may have on every node; the zero
+	// value means 30000-32767.
+	NodePorts utilnet.PortRange
 	// Access says who vouches for users and who decides what they may do.
 	Access Access
 	// Admission says what objects pass before they are stored.
@@ -91,30 +109,34 @@ type Config struct {
 	// UnusedTokens is how long a service account token in a secret may be unused
 	// before it is given up; 0 means a year.
 	UnusedTokens time.Duration
+	// PretendNode adds a node on which pods become ready without being run.
+	PretendNode bool
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
 
 // App is a control plane that is ready to run.
 type App struct {
-	cfg       Config
-	authority *pki.Authority
-	store     *store.Store
-	hub       *watch.Hub
-	kinds     *crd.Registry
-	rest      *rest.Handler
-	server    *server.Server
-	listener  net.Listener
-	audit     *audit.Log   // nil when there is none
-	nodes     *authz.Nodes // nil when the Node mode is not asked
-	who       *authn.Authenticator
-	may       *authz.Chain
-	clientCA  []byte             // who may sign for clients, as PEM
-	stop      context.CancelFunc // ends what runs by itself
-	aggregate *aggregate.Aggregator
-	control   *controller.Set // nil when none run
-	checker   *policy.Checker
-	stalls    *webhook.Stalls
+	cfg         Config
+	authority   *pki.Authority
+	store       *store.Store
+	hub         *watch.Hub
+	kinds       *crd.Registry
+	rest        *rest.Handler
+	server      *server.Server
+	listener    net.Listener
+	audit       *audit.Log   // nil when there is none
+	nodes       *authz.Nodes // nil when the Node mode is not asked
+	who         *authn.Authenticator
+	may         *authz.Chain
+	tokens      tokenKeys
+	clientCA    []byte // who may sign for clients, as PEM
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	stop        context.CancelFunc // ends what runs by itself
+	aggregate   *aggregate.Aggregator
+	control     *controller.Set // nil when none run
+	checker     *policy.Checker
+	stalls      *webhook.Stalls
 }
 
 // Open opens the data folder and the listener. Run serves on it; Close gives
@@ -150,17 +172,40 @@ func (a *App) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if a.authority, err = pki.Load(pkiFolder(a.cfg), []string{host, pki.ServiceAddress}); err != nil {
+	if a.authority, err = pki.Load(pkiFolder(a.cfg), []string{host, serviceAddress(a.cfg)}); err != nil {
+		return err
+	}
+	if a.certificate, err = a.serving(); err != nil {
 		return err
 	}
 	return a.build(ctx)
 }
 
 func pkiFolder(cfg Config) string {
-	if cfg.Data == Memory {
+	if cfg.Data == Memory || cfg.NoSync {
 		return ""
 	}
 	return filepath.Join(cfg.Data, "pki")
+}
+
+// serviceAddress is what the server is reached under from inside pods.
+func serviceAddress(cfg Config) string {
+	if len(cfg.ServiceRanges) > 0 {
+		return cfg.ServiceRanges[0].Masked().Addr().Next().String()
+	}
+	return pki.ServiceAddress
+}
+
+// serving is the certificate that clients are shown.
+func (a *App) serving() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if a.cfg.CertFile == "" && a.cfg.KeyFile == "" {
+		return a.authority.GetCertificate, nil
+	}
+	given, err := tls.LoadX509KeyPair(a.cfg.CertFile, a.cfg.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert-file, --tls-private-key-file: %w", err)
+	}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &given, nil }, nil
 }
 
 func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
@@ -173,13 +218,13 @@ func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	return embedded.Open(ctx, embedded.Config{Dir: filepath.Join(cfg.Data, "store"), Logger: cfg.Logger})
+	return embedded.Open(ctx, embedded.Config{Dir: filepath.Join(cfg.Data, "store"), NoSync: cfg.NoSync, Logger: cfg.Logger})
 }
 
 // build makes the rooms above the store.
 func (a *App) build(ctx context.Context) error {
 	lookup := rest.Lookup{Store: a.store}
-	builtin := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{}).Join, JoinDefinitions: crd.Join})
+	builtin := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{NodePorts: a.cfg.NodePorts}).Join, JoinDefinitions: crd.Join})
 	services := aggregate.Resolver{Objects: lookup}
 	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{Services: services}, a.cfg.Logger)
 	all := a.kinds.Kinds
@@ -199,7 +244,7 @@ func (a *App) build(ctx context.Context) error {
 	} else if a.cfg.Audit.PolicyFile != "" {
 		return errors.New("audit: a policy, but no path to write to")
 	}
-	issuer, err := authn.NewIssuer(a.cfg.Access.issuer(a.authority.ServiceAccountKey, a.Address(), lookup))
+	issuer, err := authn.NewIssuer(a.cfg.Access.issuer(a.tokens, a.Address(), lookup))
 	if err != nil {
 		return err
 	}
@@ -224,7 +269,7 @@ func (a *App) build(ctx context.Context) error {
 	specs.Join(a.aggregate)
 	a.server = server.New(server.Config{
 		REST: a.rest, Discovery: found, OpenAPI: specs, Elsewhere: a.aggregate.Find, Authn: a.who, Authz: a.may, Issuer: issuer, Logger: a.cfg.Logger,
-		Certificate: a.authority.GetCertificate, ClientCAs: a.authority.AskedPool(clients), Drained: drained,
+		Certificate: a.certificate, ClientCAs: a.authority.AskedPool(clients), Drained: drained, EndAtOnce: a.cfg.EndAtOnce,
 		Audit: a.audit, Metrics: counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	})
 	if len(a.cfg.Controllers) > 0 {
@@ -295,7 +340,7 @@ var frontProxyHeaders = struct{ user, uid, groups, extra []string }{
 // that has been used has of it, and says where this one is.
 func (a *App) bootstrap(ctx context.Context) error {
 	cfg := bootstrap.Config{
-		AdvertisePort: a.port(), ClientCA: a.clientCA,
+		AdvertisePort: a.port(), ServiceRanges: a.cfg.ServiceRanges, ClientCA: a.clientCA,
 		RequestHeaderCA: a.authority.FrontProxyCACert, RequestHeaderAllowedNames: []string{pki.FrontProxyUser},
 		RequestHeaderUsernameHeaders: frontProxyHeaders.user, RequestHeaderUIDHeaders: frontProxyHeaders.uid,
 		RequestHeaderGroupHeaders: frontProxyHeaders.groups, RequestHeaderExtraHeadersStart: frontProxyHeaders.extra,
@@ -376,6 +421,9 @@ func (a *App) Run(ctx context.Context) error {
 	a.startBackground(hubs, &g)
 	if a.control != nil {
 		g.Go(func() error { return a.control.Run(ctx) })
+	}
+	if a.cfg.PretendNode {
+		g.Go(func() error { return pretend.New(a.server, a.cfg.Logger).Run(ctx) })
 	}
 	err := g.Wait()
 	a.listener = nil // the server has closed it

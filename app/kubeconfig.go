@@ -9,8 +9,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// contextName is what the admin's cluster, user and context are called.
-const contextName = "setpoint"
+// ContextName is what the admin's cluster, user and context are called.
+const ContextName = "setpoint"
 
 // WriteKubeconfig puts the admin's credentials into a kubeconfig file, beside
 // what is there already. They become current when nothing is.
@@ -22,11 +22,11 @@ func (a *App) WriteKubeconfig(path string) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	cfg.Clusters[contextName] = &clientcmdapi.Cluster{Server: a.URL(), CertificateAuthorityData: a.authority.CACert}
-	cfg.AuthInfos[contextName] = &clientcmdapi.AuthInfo{ClientCertificateData: a.authority.AdminCert, ClientKeyData: a.authority.AdminKey}
-	cfg.Contexts[contextName] = &clientcmdapi.Context{Cluster: contextName, AuthInfo: contextName}
+	cfg.Clusters[ContextName] = &clientcmdapi.Cluster{Server: a.URL(), CertificateAuthorityData: a.authority.CACert}
+	cfg.AuthInfos[ContextName] = &clientcmdapi.AuthInfo{ClientCertificateData: a.authority.AdminCert, ClientKeyData: a.authority.AdminKey}
+	cfg.Contexts[ContextName] = &clientcmdapi.Context{Cluster: ContextName, AuthInfo: ContextName}
 	if cfg.CurrentContext == "" {
-		cfg.CurrentContext = contextName
+		cfg.CurrentContext = ContextName
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)

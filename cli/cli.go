@@ -19,7 +19,8 @@ func Main() int {
 		Use: "setpoint", Short: "A declarative control plane in one binary",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(serverCommand("up"), serverCommand("server"), kubectlCommand(), versionCommand())
+	root.AddCommand(serverCommand("up"), serverCommand("server"), kubectlCommand(), envtestCommand(), versionCommand(),
+		apiserverCommand(), etcdCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "setpoint:", err)
 		return 1

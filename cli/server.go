@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,32 +17,101 @@ import (
 	"setpoint.dev/setpoint/app"
 )
 
+// run is how a server runs, beside what it serves.
+type run struct {
+	cfg        app.Config
+	kubeconfig string
+	output     string
+	withParent bool
+}
+
 // serverCommand is `up` and `server`, which are the same until there are nodes.
 func serverCommand(name string) *cobra.Command {
-	var cfg app.Config
-	var kubeconfig string
+	var r run
 	c := &cobra.Command{
 		Use: name, Short: "Run the control plane", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			klog.SetSlogLogger(cfg.Logger) // what client-go has to say
-			a, err := app.Open(c.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			if err := a.WriteKubeconfig(kubeconfig); err != nil {
-				return errors.Join(err, a.Close())
-			}
-			if _, err := fmt.Fprintf(c.OutOrStdout(), "setpoint is ready at %s (kubeconfig %s, context setpoint)\n", a.URL(), kubeconfig); err != nil {
-				return errors.Join(err, a.Close())
-			}
-			return a.Run(c.Context())
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c) },
 	}
 	f := c.Flags()
-	f.StringVar(&cfg.Data, "data", defaultData(), `folder that everything is kept in; "memory" keeps nothing`)
-	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:6443", "address to serve on; port 0 picks one")
-	f.StringVar(&kubeconfig, "kubeconfig", defaultKubeconfig(), "file that the admin's credentials are written to")
+	f.StringVar(&r.cfg.Data, "data", defaultData(), `folder that everything is kept in; "memory" keeps nothing`)
+	f.StringVar(&r.cfg.Listen, "listen", "127.0.0.1:6443", "address to serve on; port 0 picks one")
+	f.StringVar(&r.kubeconfig, "kubeconfig", "", "file that the admin's credentials are written to (default "+defaultKubeconfig()+";\nwith --output json one of its own, which goes with the server)")
+	f.StringVar(&r.output, "output", "text", "how to say that the server is ready: text, or json for programs")
+	f.BoolVar(&r.withParent, "exit-with-parent", false, "end when the process that started this one does")
+	controllerFlags(c, &r.cfg)
+	requestFlags(c, &r.cfg)
+	servingFlags(c, &r.cfg)
+	initializerFlags(c, &r.cfg)
+	accessFlags(c, &r.cfg.Access)
+	admissionFlags(c, &r.cfg.Admission)
+	return c
+}
+
+// run runs the control plane until it is told to end.
+func (r *run) run(c *cobra.Command) (err error) {
+	if r.output != "text" && r.output != "json" {
+		return fmt.Errorf("--output: %q is neither text nor json", r.output)
+	}
+	parent := 0
+	if r.withParent {
+		parent = os.Getppid()
+	}
+	ctx, stop := withParent(c.Context(), parent)
+	defer stop()
+	r.cfg.Logger = logger()
+	r.cfg.EndAtOnce = r.withParent
+	a, err := app.Open(ctx, r.cfg)
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.kubeconfig != "":
+	case r.output == "json":
+		dir, err := os.MkdirTemp("", "setpoint-")
+		if err != nil {
+			return errors.Join(err, a.Close())
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+		r.kubeconfig = filepath.Join(dir, "kubeconfig")
+	default:
+		r.kubeconfig = defaultKubeconfig()
+	}
+	if err := a.WriteKubeconfig(r.kubeconfig); err != nil {
+		return errors.Join(err, a.Close())
+	}
+	if err := r.sayReady(c.OutOrStdout(), a.URL()); err != nil {
+		return errors.Join(err, a.Close())
+	}
+	return a.Run(ctx)
+}
+
+// ready is what programs are told when the server is ready, on one line.
+type ready struct {
+	URL        string `json:"url"`
+	Kubeconfig string `json:"kubeconfig"`
+	Context    string `json:"context"`
+	PID        int    `json:"pid"`
+}
+
+func (r *run) sayReady(w io.Writer, url string) error {
+	if r.output == "json" {
+		return json.NewEncoder(w).Encode(ready{url, r.kubeconfig, app.ContextName, os.Getpid()})
+	}
+	_, err := fmt.Fprintf(w, "setpoint is ready at %s (kubeconfig %s, context %s)\n", url, r.kubeconfig, app.ContextName)
+	return err
+}
+
+// logger writes what goes wrong to standard error, client-go's words included.
+func logger() *slog.Logger {
+	l := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	klog.SetSlogLogger(l)
+	return l
+}
+
+// requestFlags adds the flags that say what is written down of requests, and how
+// long they and events last. They are kube-apiserver's.
+func requestFlags(c *cobra.Command, cfg *app.Config) {
+	f := c.Flags()
 	f.StringVar(&cfg.Audit.Path, "audit-log-path", "", "file that requests are written down in; - is standard output")
 	f.StringVar(&cfg.Audit.PolicyFile, "audit-policy-file", "", "policy that says what is written down (default Metadata of every request)")
 	f.IntVar(&cfg.Audit.MaxSize, "audit-log-maxsize", 0, "megabytes at which the audit log is rotated (default 100)")
@@ -49,14 +119,6 @@ func serverCommand(name string) *cobra.Command {
 	f.IntVar(&cfg.Audit.MaxAge, "audit-log-maxage", 0, "days to keep old audit logs for; 0 is forever")
 	f.DurationVar(&cfg.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not meant to last")
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
-	f.StringSliceVar(&cfg.Controllers, "controllers", []string{"*"}, "controllers that run: a name, * for all that need not be named, -name for all but that one, or nothing for none\n"+
-		"All: "+strings.Join(app.ControllerNames(), ", ")+"\nTo be named: "+strings.Join(app.NamedControllers(), ", "))
-	f.DurationVar(&cfg.SigningDuration, "cluster-signing-duration", 365*24*time.Hour, "how long certificates live at most that are asked for by CertificateSigningRequests")
-	f.DurationVar(&cfg.UnusedTokens, "legacy-service-account-token-clean-up-period", 365*24*time.Hour, "how long a service account token in a secret may be unused before it is given up")
-	initializerFlags(c, &cfg)
-	accessFlags(c, &cfg.Access)
-	admissionFlags(c, &cfg.Admission)
-	return c
 }
 
 // defaultData is under the user's data folder.

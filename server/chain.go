@@ -50,6 +50,8 @@ func (s *Server) steps() []step {
 
 // ServeHTTP takes a request through the steps to whoever answers it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.underWay.Add(1)
+	defer s.underWay.Add(-1)
 	a := newAnswer(w, r, s.WriteTimeout)
 	defer func() { s.finish(a, r, recover()) }()
 	for _, next := range s.chain {

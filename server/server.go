@@ -58,6 +58,10 @@ type Config struct {
 	// Certificate is the server's; ClientCAs are who may vouch for clients.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	ClientCAs   *x509.CertPool
+	// EndAtOnce closes connections as soon as no request is under way once the
+	// server is told to end. Otherwise clients of several streams are given a
+	// second to see that it goes.
+	EndAtOnce bool
 	// Drained is closed by Run once the server has begun to end.
 	Drained chan struct{}
 }
@@ -68,6 +72,7 @@ type Server struct {
 	mux      *http.ServeMux
 	chain    []step
 	draining atomic.Bool
+	underWay atomic.Int64 // requests
 }
 
 // Bounds of connections. A request's line and headers together are at most
@@ -81,6 +86,7 @@ const (
 	pingWithin     = 15 * time.Second
 	shutdownWithin = 30 * time.Second
 	askAgainAfter  = 250 * time.Millisecond
+	lookAgainAfter = 10 * time.Millisecond
 	maxHeaderBytes = 1 << 20
 )
 
@@ -150,7 +156,7 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	}
 	s.draining.Store(true)
 	close(s.Drained)
-	err := shutdown(context.WithoutCancel(ctx), h)
+	err := s.shutdown(context.WithoutCancel(ctx), h)
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
 	}
@@ -161,11 +167,15 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 // at the latest. It asks again and again: net/http asks only the connections of
 // several streams that it knows of, and one that was still shaking hands would
 // go on as if nothing had been said.
-func shutdown(ctx context.Context, h *http.Server) error {
+func (s *Server) shutdown(ctx context.Context, h *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownWithin)
 	defer cancel()
+	again := askAgainAfter
+	if s.EndAtOnce {
+		again = lookAgainAfter
+	}
 	for {
-		asked, done := context.WithTimeout(ctx, askAgainAfter)
+		asked, done := context.WithTimeout(ctx, again)
 		err := h.Shutdown(asked)
 		done()
 		switch {
@@ -173,6 +183,8 @@ func shutdown(ctx context.Context, h *http.Server) error {
 			return err
 		case ctx.Err() != nil:
 			return errors.Join(err, h.Close())
+		case s.EndAtOnce && s.underWay.Load() == 0:
+			return h.Close()
 		}
 	}
 }

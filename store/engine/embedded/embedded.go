@@ -53,9 +53,9 @@ type Config struct {
 	// commits are refused before anything is written. 0 means 64 MiB, a
 	// negative value none.
 	Reserve int64
-	// NoSync acknowledges commits that a power cut may take back. It exists to
-	// show that the crash test notices; a store that runs with it breaks the
-	// engine's contract.
+	// NoSync acknowledges commits that a power cut may take back. It is for
+	// control planes that end with a test, and shows that the crash test notices; a
+	// store that runs with it breaks the engine's contract.
 	NoSync bool
 }
 

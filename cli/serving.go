@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"setpoint.dev/setpoint/app"
+)
+
+// servingFlags adds the flags that say with which certificate and keys a server
+// speaks, and which addresses services have. They are kube-apiserver's.
+func servingFlags(c *cobra.Command, cfg *app.Config) {
+	f := c.Flags()
+	f.StringVar(&cfg.CertFile, "tls-cert-file", "", "the server's certificate (default one of the control plane's own authority)")
+	f.StringVar(&cfg.KeyFile, "tls-private-key-file", "", "the key of that certificate")
+	f.StringArrayVar(&cfg.Access.ServiceAccountKeyFiles, "service-account-key-file", nil, "keys or certificates that service account tokens may be signed with (may be repeated)")
+	f.StringVar(&cfg.Access.ServiceAccountSigningKeyFile, "service-account-signing-key-file", "", "key that signs service account tokens (default one of the control plane's own)")
+	f.DurationVar(&cfg.Access.MaxTokenLife, "service-account-max-token-expiration", 0, "the longest that a service account token lives (default as asked)")
+	f.Var(ranges{&cfg.ServiceRanges}, "service-cluster-ip-range", "one or two ranges that services have their addresses from (default 10.0.0.0/24)")
+	f.Var(&cfg.NodePorts, "service-node-port-range", "ports that services may have on every node (default 30000-32767)")
+}
+
+// ranges are prefixes of addresses, with commas between them.
+type ranges struct{ value *[]netip.Prefix }
+
+// String implements pflag.Value.
+func (r ranges) String() string {
+	if r.value == nil {
+		return ""
+	}
+	var texts []string
+	for _, p := range *r.value {
+		texts = append(texts, p.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// Set implements pflag.Value.
+func (r ranges) Set(text string) error {
+	var all []netip.Prefix
+	for part := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	if len(all) > 2 {
+		return errors.New("more than two ranges")
+	}
+	*r.value = all
+	return nil
+}
+
+// Type implements pflag.Value.
+func (r ranges) Type() string { return "ranges" }
