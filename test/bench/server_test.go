@@ -70,11 +70,13 @@ func newServer(b *testing.B) (s *server, tokens string) {
 	return s, tokens
 }
 
+// setpointServer runs no controllers, as the peer has none: they are processes
+// of their own there, and would be counted on one side alone.
 func setpointServer(b *testing.B, binary string) *server {
 	b.Helper()
 	s, tokens := newServer(b)
 	s.processes = []*exec.Cmd{exec.CommandContext(b.Context(), binary, "server", "--data", filepath.Join(s.dir, "data"),
-		"--listen", fmt.Sprintf("127.0.0.1:%d", s.port), "--kubeconfig", filepath.Join(s.dir, "kubeconfig"), "--token-auth-file", tokens)}
+		"--listen", fmt.Sprintf("127.0.0.1:%d", s.port), "--kubeconfig", filepath.Join(s.dir, "kubeconfig"), "--token-auth-file", tokens, "--controllers=")}
 	return s
 }
 
