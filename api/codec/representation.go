@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"setpoint.dev/setpoint/api/onepass"
 )
 
 // Media types of the API.
@@ -76,6 +78,9 @@ var Representations = []*Representation{
 	{
 		MediaType: YAML, Basic: true, Tables: true, Apply: types.ApplyYAMLPatchType,
 		Fields: func(body []byte, strict bool) (fields map[string]any, err error) {
+			if fields, plain := onepass.YAML(body); plain {
+				return fields, nil
+			}
 			if strict {
 				err = yaml.UnmarshalStrict(body, &fields)
 			} else {

@@ -26,6 +26,7 @@ type reader struct {
 	data  []byte
 	at    int
 	depth int
+	yaml  bool // it is read as YAML
 	bad   bool
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
 	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 
 	"setpoint.dev/setpoint/api/onepass"
 )
@@ -178,6 +179,52 @@ func compareFields(t *testing.T, data []byte) bool {
 	return true
 }
 
+func TestYAML(t *testing.T) {
+	for _, test := range []struct {
+		name, data string
+		ok         bool
+	}{
+		{"empty", `{}`, true},
+		{"all kinds", `{"a":[1,-2,3.5,1e3,true,false,null,"x",{"b":{}},[]],"c":{"d":"e\n\u003c\"\\"}}`, true},
+		{"large numbers", `{"a":[9223372036854775807,9223372036854775808,18446744073709551616,-9223372036854775808,0.0,1E-2,-0.0,-0.5]}`, true},
+		{"words of YAML", `{"a":["yes","no","~","null","1","0x10","1_000","2001-01-01","<<","!!int 3","- x",": ","# no"],"yes":"on","1":2,"~":3}`, true},
+		{"indented", "{\n  \"a\": {\n    \"b\": [\n      1,\n      2\n    ]\n  }\n}\n", true},
+		{"a zero below zero", `{"a":-0}`, false},
+		{"twice", `{"a":1,"a":1}`, false},
+		{"merge", `{"<<":{"a":1}}`, false},
+		{"a slash", `{"a":"\/"}`, false},
+		{"a pair", `{"a":"\ud83d\ude00"}`, false},
+		{"other alphabets", `{"a":"é"}`, false},
+		{"tabs", "{\t\"a\":1}", false},
+		{"a space before the colon", `{"a" :1}`, false},
+		{"a long name", `{"` + strings.Repeat("a", 1025) + `":1}`, false},
+		{"no JSON", `a: 1`, false},
+		{"a list", `[1]`, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if compareYAML(t, []byte(test.data)) != test.ok {
+				t.Errorf("read: %v", !test.ok)
+			}
+		})
+	}
+}
+
+func compareYAML(t *testing.T, data []byte) bool {
+	t.Helper()
+	got, read := onepass.YAML(data)
+	if !read {
+		return false
+	}
+	var want map[string]any
+	if err := yaml.UnmarshalStrict(data, &want); err != nil {
+		t.Fatalf("read, but is wrong: %v\n%q", err, data)
+	}
+	if !reflect.DeepEqual(want, got) {
+		t.Fatalf("%q: %s", data, cmp.Diff(want, got))
+	}
+	return true
+}
+
 func FuzzRead(f *testing.F) {
 	types := []reflect.Type{reflect.TypeFor[corev1.Pod](), reflect.TypeFor[corev1.Secret](), reflect.TypeFor[apiextensionsv1.CustomResourceDefinition]()}
 	for i, typ := range types {
@@ -192,6 +239,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, data []byte) {
 		typ := types[int(which)%len(types)]
 		compareFields(t, data)
+		compareYAML(t, data)
 		compare(t, typ, data)
 	})
 }

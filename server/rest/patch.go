@@ -323,16 +323,22 @@ func (c *call) named(m metav1.Object) error {
 // applied returns the change that an apply makes. Compat: whatever it is in, it
 // is called YAML.
 func (c *call) applied(in *codec.Representation, body []byte, options *metav1.PatchOptions, owned *patch.Manager) (func(runtime.Object) (runtime.Object, error), error) {
-	wanted := &unstructured.Unstructured{}
-	var err error
-	if wanted.Object, err = in.Fields(body, false); err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+	wanted, twice := in.Fields(body, true)
+	if twice != nil {
+		var err error
+		if wanted, err = in.Fields(body, false); err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+		}
 	}
 	force := options.Force != nil && *options.Force
 	return func(old runtime.Object) (runtime.Object, error) {
-		obj, err := owned.Apply(old, wanted.DeepCopy(), options.FieldManager, force)
+		manifest := &unstructured.Unstructured{Object: wanted}
+		if wanted = nil; manifest.Object == nil { // it was used, and may be changed since
+			manifest.Object, _ = in.Fields(body, false)
+		}
+		obj, err := owned.Apply(old, manifest, options.FieldManager, force)
 		if err == nil {
-			err = c.strictApply(in, body, options.FieldValidation)
+			err = c.strictApply(twice, options.FieldValidation)
 		}
 		if err != nil {
 			return nil, err
@@ -341,19 +347,15 @@ func (c *call) applied(in *codec.Representation, body []byte, options *metav1.Pa
 	}, nil
 }
 
-// strictApply looks for what is twice in an applied manifest. Compat: whether
-// it can be applied at all is said first.
-func (c *call) strictApply(in *codec.Representation, body []byte, directive string) error {
-	if directive == metav1.FieldValidationIgnore {
-		return nil
-	}
-	_, err := in.Fields(body, true)
+// strictApply tells of what is twice in an applied manifest. Compat: whether it
+// can be applied at all is said first.
+func (c *call) strictApply(twice error, directive string) error {
 	switch {
-	case err == nil:
+	case twice == nil || directive == metav1.FieldValidationIgnore:
 	case directive == metav1.FieldValidationStrict:
-		return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
+		return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", twice))
 	default:
-		c.warnOf([]error{errors.New(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "))})
+		c.warnOf([]error{errors.New(strings.TrimPrefix(twice.Error(), "error converting YAML to JSON: "))})
 	}
 	return nil
 }
