@@ -164,11 +164,11 @@ func (s *shape) makeValidators() (*shapeValidators, error) {
 		}
 	}
 	made := &shapeValidators{}
-	if made.whole, _, err = validation.NewSchemaValidator(props); err != nil || props == nil {
+	if made.whole, err = newValidator(props); err != nil || props == nil {
 		return made, err
 	}
 	if status, ok := props.Properties["status"]; ok {
-		made.status, _, err = validation.NewSchemaValidator(&status)
+		made.status, err = newValidator(&status)
 	}
 	return made, err
 }
