@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
@@ -68,6 +69,42 @@ func (w who) id() string {
 		Manager: w.manager, Operation: w.operation, APIVersion: string(w.version), Subresource: w.subresource,
 	})
 	return string(text)
+}
+
+// Kept is an object's record as it was at some time, to see later whether
+// somebody has put another in its place. Entries that are changed where they
+// are go unnoticed.
+type Kept struct {
+	entries []metav1.ManagedFieldsEntry
+	fields  []any // those of an object without a Go type, as it has them
+	read    bool
+}
+
+// Keep remembers an object's record.
+func Keep(obj metav1.Object) Kept {
+	if fields, ok := untypedRecord(obj); ok {
+		return Kept{fields: fields}
+	}
+	return Kept{entries: slices.Clone(obj.GetManagedFields()), read: true}
+}
+
+// In says that an object has the very record that is kept.
+func (k Kept) In(obj metav1.Object) bool {
+	if !k.read {
+		fields, ok := untypedRecord(obj)
+		return ok && len(fields) == len(k.fields) && (len(fields) == 0 || &fields[0] == &k.fields[0])
+	}
+	return slices.Equal(obj.GetManagedFields(), k.entries)
+}
+
+// Restore gives an object the record that is kept.
+func (k Kept) Restore(obj metav1.Object) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if metadata, has := untypedMetadata(u); ok && has && !k.read {
+		metadata["managedFields"] = k.fields
+		return
+	}
+	obj.SetManagedFields(k.entries)
 }
 
 // decode reads a record.

@@ -43,6 +43,7 @@ func (s *set) written() (string, error) {
 	}
 	text := string(b)
 	s.text.Store(&text)
+	kept.put(text, s) // who reads the record next need not parse it
 	return text, nil
 }
 

@@ -8,17 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // recordOf reads an object's record. Asked for is what a reset says as well.
 func recordOf(obj metav1.Object) (r record, reset bool, err error) {
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		metadata, _ := u.Object["metadata"].(map[string]any)
-		if list, ok := metadata["managedFields"].([]any); ok {
-			if r, ok = decodeUntyped(list); ok {
-				return r, false, nil
-			}
+	if list, ok := untypedRecord(obj); ok {
+		if r, ok = decodeUntyped(list); ok {
+			return r, false, nil
 		}
 	}
 	entries := obj.GetManagedFields()
@@ -27,6 +23,22 @@ func recordOf(obj metav1.Object) (r record, reset bool, err error) {
 	}
 	r, err = decode(entries)
 	return r, false, err
+}
+
+// untypedRecord is the record of an object without a Go type, as it has it.
+func untypedRecord(obj metav1.Object) ([]any, bool) {
+	u, _ := obj.(*unstructured.Unstructured)
+	metadata, _ := untypedMetadata(u)
+	list, ok := metadata["managedFields"].([]any)
+	return list, ok
+}
+
+func untypedMetadata(u *unstructured.Unstructured) (map[string]any, bool) {
+	if u == nil {
+		return nil, false
+	}
+	metadata, ok := u.Object["metadata"].(map[string]any)
+	return metadata, ok
 }
 
 // decodeUntyped reads a record that is there as fields. What is not as records
@@ -126,7 +138,7 @@ func appendText(to []byte, s string) []byte {
 // setRecord gives an object its record.
 func setRecord(obj metav1.Object, r record) error {
 	if u, ok := obj.(*unstructured.Unstructured); ok && len(r) > 0 {
-		metadata, hasMeta := u.Object["metadata"].(map[string]any)
+		metadata, hasMeta := untypedMetadata(u)
 		if list, ok := r.encodeUntyped(); ok && hasMeta {
 			metadata["managedFields"] = list
 			return nil
@@ -174,21 +186,16 @@ func (s *set) asTree() (map[string]any, error) {
 	if tree := s.tree.Load(); tree != nil {
 		return *tree, nil
 	}
-	tree, err := treeOf(s.Set)
-	if err != nil {
-		return nil, err
-	}
-	s.tree.Store(&tree)
-	return tree, nil
-}
-
-func treeOf(s *fieldpath.Set) (map[string]any, error) {
-	text, err := s.ToJSON()
+	text, err := s.written()
 	if err != nil {
 		return nil, err
 	}
 	tree := map[string]any{}
-	return tree, json.Unmarshal(text, &tree)
+	if err := json.Unmarshal([]byte(text), &tree); err != nil {
+		return nil, err
+	}
+	s.tree.Store(&tree)
+	return tree, nil
 }
 
 // Differ says that two objects without Go types differ by more than their

@@ -22,6 +22,7 @@ import (
 	"setpoint.dev/setpoint/admission/quota"
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/kinds"
+	"setpoint.dev/setpoint/patch/ownership"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/store"
@@ -251,14 +252,23 @@ func (c *call) mutate(a admission.Attributes) error {
 	if err != nil {
 		return m.Admit(c.ctx, a, c.interfaces()) // nothing is changed, or nothing that has owners
 	}
-	owned := described.GetManagedFields()
+	owned := ownership.Keep(described)
 	if err := m.Admit(c.ctx, a, c.interfaces()); err != nil {
 		return err
 	}
+	if owned.In(described) {
+		return c.reshape(a)
+	}
 	if err := managedfields.ValidateManagedFields(described.GetManagedFields()); err != nil {
-		described.SetManagedFields(owned)
+		owned.Restore(described)
 		warning.AddWarning(c.ctx, "", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: %v", err))
 	}
+	return c.reshape(a)
+}
+
+// reshape brings an object without a Go type that webhooks or policies have
+// changed back into its shape.
+func (c *call) reshape(a admission.Attributes) error {
 	if c.resource.Custom != nil && a.GetReinvocationContext().ShouldReinvoke() && !c.scales() {
 		return c.keeps().Reshape(a.GetObject())
 	}
