@@ -47,6 +47,7 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 			if err := trim(); err != nil {
 				a.cfg.Logger.Debug("memory of the start is not given back", "error", err)
 			}
+			paceHeap(ctx)
 		case <-ctx.Done():
 		}
 		return nil

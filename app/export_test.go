@@ -1,0 +1,6 @@
+package app
+
+import "net/http"
+
+// Handler answers requests, without the network.
+func (a *App) Handler() http.Handler { return a.server }
