@@ -16,6 +16,7 @@ import (
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/namespace"
 	"setpoint.dev/setpoint/controller/podgc"
+	"setpoint.dev/setpoint/controller/quota"
 	"setpoint.dev/setpoint/controller/replicaset"
 	"setpoint.dev/setpoint/controller/rootca"
 	"setpoint.dev/setpoint/controller/serviceaccount"
@@ -74,6 +75,7 @@ var all = []entry{
 	{name: "endpointslice-controller", alias: "endpointslice", account: "endpointslice-controller", component: "endpoint-slice-controller", start: plain(endpointslice.New)},
 	{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", account: "endpointslicemirroring-controller", component: "endpoint-slice-mirroring-controller", start: plain(endpointslicemirroring.New)},
 	{name: "disruption-controller", alias: "disruption", account: "disruption-controller", component: "controllermanager", start: plain(disruption.New)},
+	{name: "resourcequota-controller", alias: "resourcequota", account: "resourcequota-controller", start: plain(quota.New)},
 }
 
 // plain is for controllers that need nothing of the Config.
