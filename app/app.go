@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ import (
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/controller/certificate"
+	"setpoint.dev/setpoint/controller/nodelife"
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
 	"setpoint.dev/setpoint/metrics"
@@ -79,6 +81,8 @@ type Config struct {
 	// NodePorts are the ports that services may have on every node; the zero
 	// value means 30000-32767.
 	NodePorts utilnet.PortRange
+	// Listener is what is served on in place of Listen, if it is not nil.
+	Listener net.Listener
 	// Access says who vouches for users and who decides what they may do.
 	Access Access
 	// Admission says what objects pass before they are stored.
@@ -111,6 +115,8 @@ type Config struct {
 	UnusedTokens time.Duration
 	// PretendNode adds a node on which pods become ready without being run.
 	PretendNode bool
+	// Nodes says how long nodes may be silent, and how fast they are given up.
+	Nodes nodelife.Settings
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -165,8 +171,10 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	a.hub = watch.New(a.store, watch.Config{})
-	if a.listener, err = net.Listen("tcp", a.cfg.Listen); err != nil { //nolint:noctx // it does not wait
-		return fmt.Errorf("listen: %w", err)
+	if a.listener = a.cfg.Listener; a.listener == nil {
+		if a.listener, err = net.Listen("tcp", a.cfg.Listen); err != nil { //nolint:noctx // it does not wait
+			return fmt.Errorf("listen: %w", err)
+		}
 	}
 	host, _, err := net.SplitHostPort(a.cfg.Listen)
 	if err != nil {
@@ -276,7 +284,7 @@ func (a *App) build(ctx context.Context) error {
 		a.control, err = controller.New(controller.Config{
 			Handler: a.server, Controllers: a.cfg.Controllers, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
 			Signing:      certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
-			UnusedTokens: a.cfg.UnusedTokens,
+			UnusedTokens: a.cfg.UnusedTokens, Nodes: a.cfg.Nodes,
 			Token: func(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 				return authn.SecretToken(ctx, a.authority.ServiceAccountKey, account, secret)
 			},
@@ -400,6 +408,9 @@ func (a *App) port() int {
 
 // URL is where clients reach the server.
 func (a *App) URL() string { return "https://" + a.Address() }
+
+// Handler answers requests that come from inside the process.
+func (a *App) Handler() http.Handler { return a.server }
 
 // Controllers are those that run beside the server; nil when none do.
 func (a *App) Controllers() *controller.Set { return a.control }

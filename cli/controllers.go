@@ -17,4 +17,16 @@ func controllerFlags(c *cobra.Command, cfg *app.Config) {
 		"All: "+strings.Join(app.ControllerNames(), ", ")+"\nTo be named: "+strings.Join(app.NamedControllers(), ", "))
 	f.DurationVar(&cfg.SigningDuration, "cluster-signing-duration", 365*24*time.Hour, "how long certificates live at most that are asked for by CertificateSigningRequests")
 	f.DurationVar(&cfg.UnusedTokens, "legacy-service-account-token-clean-up-period", 365*24*time.Hour, "how long a service account token in a secret may be unused before it is given up")
+	nodeFlags(c, cfg)
+}
+
+// nodeFlags are those of the controllers of nodes.
+func nodeFlags(c *cobra.Command, cfg *app.Config) {
+	f := c.Flags()
+	f.DurationVar(&cfg.Nodes.Grace, "node-monitor-grace-period", 50*time.Second, "how long a node may be silent before its state is unknown")
+	f.DurationVar(&cfg.Nodes.Startup, "node-startup-grace-period", time.Minute, "how long a node may be silent that has not said anything yet")
+	f.Float64Var(&cfg.Nodes.Rate, "node-eviction-rate", 0.1, "how many nodes of a zone are given up in a second")
+	f.Float64Var(&cfg.Nodes.Reduced, "secondary-node-eviction-rate", 0.01, "how many nodes of a large zone are given up in a second that is unhealthy; none of a small one is")
+	f.IntVar(&cfg.Nodes.Large, "large-cluster-size-threshold", 50, "nodes above which a zone is large")
+	f.Float64Var(&cfg.Nodes.Unhealthy, "unhealthy-zone-threshold", 0.55, "part of a zone's nodes, at least 3, that are not ready when a zone is unhealthy")
 }

@@ -23,6 +23,7 @@ import (
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/controller/loop"
+	"setpoint.dev/setpoint/controller/nodelife"
 	"setpoint.dev/setpoint/controller/token"
 	"setpoint.dev/setpoint/metrics"
 )
@@ -47,6 +48,8 @@ type Config struct {
 	// UnusedTokens is how long such a token may be unused before it is given up; 0
 	// means a year.
 	UnusedTokens time.Duration
+	// Nodes says how long nodes may be silent, and how fast they are given up.
+	Nodes nodelife.Settings
 	// Metrics count queues; nil counts nothing.
 	Metrics *metrics.Metrics
 	// Logger hears what happens; nil means slog.Default.

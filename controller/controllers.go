@@ -11,10 +11,12 @@ import (
 	"setpoint.dev/setpoint/controller/endpoints"
 	"setpoint.dev/setpoint/controller/endpointslice"
 	"setpoint.dev/setpoint/controller/endpointslicemirroring"
+	"setpoint.dev/setpoint/controller/eviction"
 	"setpoint.dev/setpoint/controller/garbage"
 	"setpoint.dev/setpoint/controller/job"
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/namespace"
+	"setpoint.dev/setpoint/controller/nodelife"
 	"setpoint.dev/setpoint/controller/podgc"
 	"setpoint.dev/setpoint/controller/quota"
 	"setpoint.dev/setpoint/controller/replicaset"
@@ -70,6 +72,10 @@ var all = []entry{
 	{name: "job-controller", alias: "job", account: "job-controller", start: plain(job.New)},
 	{name: "cronjob-controller", alias: "cronjob", account: "cronjob-controller", start: plain(cronjob.New)},
 	{name: "ttl-after-finished-controller", alias: "ttl-after-finished", account: "ttl-after-finished-controller", start: plain(ttl.New)},
+	{name: "node-lifecycle-controller", alias: "nodelifecycle", account: "node-controller", start: func(a *loop.Actor, cfg Config) loop.Runner {
+		return nodelife.New(a, cfg.Nodes)
+	}},
+	{name: "taint-eviction-controller", account: "node-controller", component: "taint-eviction-controller", start: plain(eviction.New)},
 	{name: "pod-garbage-collector-controller", alias: "podgc", account: "pod-garbage-collector", start: plain(podgc.New)},
 	{name: "endpoints-controller", alias: "endpoint", account: "endpoint-controller", start: plain(endpoints.New)},
 	{name: "endpointslice-controller", alias: "endpointslice", account: "endpointslice-controller", component: "endpoint-slice-controller", start: plain(endpointslice.New)},

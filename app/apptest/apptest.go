@@ -47,9 +47,7 @@ func StartWith(t testing.TB, controllers ...string) *Plane {
 // or where cfg enables the plugin by name.
 func StartOn(t testing.TB, cfg app.Config) *Plane {
 	t.Helper()
-	if !makesServiceAccounts(cfg.Controllers) && !slices.Contains(cfg.Admission.Enable, serviceaccount.PluginName) {
-		cfg.Admission.Disable = append(slices.Clip(cfg.Admission.Disable), serviceaccount.PluginName)
-	}
+	withoutAccounts(&cfg)
 	if cfg.Listen == "" {
 		cfg.Listen = "127.0.0.1:0"
 	}
@@ -78,6 +76,14 @@ func StartOn(t testing.TB, cfg app.Config) *Plane {
 	})
 	t.Cleanup(p.stop)
 	return p
+}
+
+// withoutAccounts turns the plugin off that asks for service accounts, where
+// nobody makes them and nobody asks for it.
+func withoutAccounts(cfg *app.Config) {
+	if !makesServiceAccounts(cfg.Controllers) && !slices.Contains(cfg.Admission.Enable, serviceaccount.PluginName) {
+		cfg.Admission.Disable = append(slices.Clip(cfg.Admission.Disable), serviceaccount.PluginName)
+	}
 }
 
 func makesServiceAccounts(controllers []string) bool {

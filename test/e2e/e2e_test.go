@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ var (
 	binary = flag.String("setpoint", "", "the setpoint to judge; built when empty")
 	lists  = flag.String("specs", "no-node,fake-node,need-api,need-controllers", "the lists in specs/ to run")
 	only   = flag.String("only", "", "run only specs whose name matches")
+	except = flag.String("except", "", "run no specs whose name matches")
 	out    = flag.String("out", "", "a folder to keep logs and reports in; none are kept when empty")
 	procs  = flag.Int("procs", 3, "how many e2e.test run at once")
 	batch  = flag.Int("batch", 8, "how many specs one e2e.test is given")
@@ -29,14 +31,24 @@ var (
 )
 
 // node is shown so that specs that only count or pick nodes find one. Nothing
-// runs behind it.
+// runs behind it but somebody who renews its lease.
 const node = `
 apiVersion: v1
 kind: Node
 metadata:
   name: shown
   labels: {kubernetes.io/hostname: shown, kubernetes.io/os: linux}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  name: shown
+  namespace: kube-node-lease
+spec: {holderIdentity: shown, leaseDurationSeconds: 40}
 `
+
+// beat is how often the lease is renewed, as kubelets do.
+const beat = 10 * time.Second
 
 // ready is its status.
 const ready = `{"status": {
@@ -54,10 +66,10 @@ func TestSpecsThatNeedNoNodePass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	matches := regexp.MustCompile(*only)
+	matches, left := regexp.MustCompile(*only), regexp.MustCompile(*except)
 	kept := specs[:0]
 	for _, s := range specs {
-		if matches.MatchString(s) {
+		if matches.MatchString(s) && (*except == "" || !left.MatchString(s)) {
 			kept = append(kept, s)
 		}
 	}
@@ -65,6 +77,7 @@ func TestSpecsThatNeedNoNodePass(t *testing.T) {
 	tools := built(t)
 	kubeconfig := serve(t)
 	show(t, filepath.Join(tools, "kubectl"), kubeconfig)
+	keep(t, filepath.Join(tools, "kubectl"), kubeconfig)
 	r := &e2e.Runner{
 		E2E: filepath.Join(tools, "e2e.test"), Kubectl: filepath.Join(tools, "kubectl"), Kubeconfig: kubeconfig, Out: *out,
 		Extra: []string{"--allowed-not-ready-nodes=-1", "--minStartupPods=0", "--num-nodes=0"},
@@ -153,4 +166,28 @@ func show(t *testing.T, kubectl, kubeconfig string) {
 			t.Fatalf("kubectl %v: %v: %s", args, err, out)
 		}
 	}
+}
+
+// keep renews the node's lease until the test ends.
+func keep(t *testing.T, kubectl, kubeconfig string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	g.Go(func() {
+		for ctx.Err() == nil {
+			now := fmt.Sprintf(`{"spec": {"renewTime": %q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+			renew := exec.CommandContext(ctx, kubectl, "--kubeconfig", kubeconfig, "-n", "kube-node-lease", "patch", "lease", "shown", "--type=merge", "-p", now)
+			if out, err := renew.CombinedOutput(); err != nil && ctx.Err() == nil {
+				t.Errorf("renew the lease: %v: %s", err, out)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(beat):
+			}
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		g.Wait()
+	})
 }
