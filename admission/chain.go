@@ -56,6 +56,7 @@ import (
 	"setpoint.dev/setpoint/admission/podsecurity"
 	"setpoint.dev/setpoint/admission/policy"
 	"setpoint.dev/setpoint/admission/quota"
+	"setpoint.dev/setpoint/admission/reinvoke"
 	"setpoint.dev/setpoint/admission/steps"
 	"setpoint.dev/setpoint/admission/storage"
 	"setpoint.dev/setpoint/admission/tolerations"
@@ -82,6 +83,9 @@ type plugin struct {
 	// fills says that the plugin fills in new pods. A pod that waits for
 	// initializers is still new to it: what they add is filled in, too.
 	fills bool
+	// again says that the plugin is asked about what initializers have made of an
+	// object, too.
+	again bool
 }
 
 var (
@@ -137,8 +141,8 @@ var plugins = []plugin{
 	{name: "PodResizeValidator", lend: podresize.Register, of: pods},
 	{name: policy.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return policy.NewMutating(cfg.policies()), nil
-	}, shows: true},
-	{name: webhook.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }, shows: true},
+	}, shows: true, again: true},
+	{name: webhook.MutatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) { return webhook.NewMutating(cfg.webhooks), nil }, shows: true, again: true},
 	{name: initializer.PluginName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return initializer.New(initializer.Config{Settings: cfg.Initializers, Objects: cfg.Objects, Authorizer: cfg.Authorizer, Waiting: cfg.Waiting, Health: cfg.Health}), nil
 	}, shows: true},
@@ -148,7 +152,7 @@ var plugins = []plugin{
 	{name: webhook.ValidatingName, make: func(cfg shared, _ []byte) (admission.Interface, error) {
 		return webhook.NewValidating(cfg.webhooks), nil
 	}, shows: true},
-	{name: "ResourceQuota", make: func(cfg shared, file []byte) (admission.Interface, error) { return quota.New(cfg.Objects, file) }},
+	{name: "ResourceQuota", make: func(cfg shared, file []byte) (admission.Interface, error) { return quota.New(cfg.Objects, file) }, shows: true},
 	{name: "AlwaysDeny", off: true, lend: deny.Register},
 }
 
@@ -171,9 +175,9 @@ type Chain struct {
 // running is a plugin with what its line says of it.
 type running struct {
 	admission.Interface
-	name         string
-	mark         func(runtime.Object) any
-	shows, fills bool
+	name                string
+	mark                func(runtime.Object) any
+	shows, fills, again bool
 }
 
 // New makes the plugins that cfg asks for.
@@ -194,7 +198,7 @@ func New(cfg Config) (*Chain, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.plugins = append(c.plugins, running{made, p.name, p.mark, p.shows, p.fills})
+		c.plugins = append(c.plugins, running{made, p.name, p.mark, p.shows, p.fills, p.again})
 	}
 	return c, nil
 }
@@ -222,9 +226,10 @@ func (c *Chain) Handles(operation admission.Operation) bool {
 // Admit implements admission.MutationInterface: every plugin may change the
 // object; the first error is the answer. When somebody from outside has changed
 // it, all go over it once more, so that what they ensure holds of what it has
-// become.
+// become. Of an object that initializers are done with they ask those again who
+// want that.
 func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if err := c.mutate(ctx, a, o); err != nil {
+	if err := c.mutate(ctx, a, o); err != nil || reinvoke.IsFinal(a) {
 		return err
 	}
 	again := a.GetReinvocationContext()
@@ -236,8 +241,11 @@ func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.O
 }
 
 func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	carried := carriedBy(a)
+	carried, final := carriedBy(a), reinvoke.IsFinal(a)
 	for _, p := range c.plugins {
+		if final && !p.again {
+			continue
+		}
 		if m, ok := p.Interface.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
 			sees := carried.whileNew(p, a)
 			if err := carried.unseen(p, sees, func(a admission.Attributes) error { return p.admit(ctx, m, a, o) }); err != nil {

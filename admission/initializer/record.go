@@ -33,6 +33,8 @@ type Record struct {
 	Assigned []string `json:"assigned,omitempty"`
 	// Account is whom a pod runs as, "namespace/name".
 	Account string `json:"account,omitempty"`
+	// Changed says that the object is not what its creator asked for any more.
+	Changed bool `json:"changed,omitempty"`
 	// Failed says that the object has a result, and goes.
 	Failed bool `json:"failed,omitempty"`
 }

@@ -263,7 +263,7 @@ func (c *change) takeOne(t *turn) error {
 		}
 	}
 	who, err := t.whose()
-	if err != nil || c.rounds.Skips(who) {
+	if err != nil || c.rounds.Skips(who, compiled.again) {
 		return err
 	}
 	before := versioned.VersionedObject

@@ -6,6 +6,10 @@
 // whoever commits the write to pay in the same commit, so that no charge is lost
 // and none is made for an object that is not stored. A bill can be asked for
 // again when a quota has changed before it was paid.
+//
+// An object that waits for initializers is billed for what they add, write by
+// write. What does not fit is not refused to them: why is left in the context, too, for
+// the object's creator.
 package quota
 
 import (
@@ -18,7 +22,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
@@ -34,6 +37,7 @@ import (
 
 	"setpoint.dev/setpoint/admission/lent"
 	"setpoint.dev/setpoint/admission/view"
+	"setpoint.dev/setpoint/api/initializers"
 )
 
 // Charge is what a write does to a quota.
@@ -51,6 +55,9 @@ type key struct{}
 type Account struct {
 	// Bill is nil when the write costs nothing.
 	Bill Bill
+	// Refused is why an object that waits for initializers must not become what
+	// they make of it; nil when it may.
+	Refused error
 }
 
 // With returns a context whose write is billed to the account.
@@ -59,25 +66,14 @@ func With(ctx context.Context) (context.Context, *Account) {
 	return context.WithValue(ctx, key{}, account), account
 }
 
-type completingKey struct{}
+type paidKey struct{}
 
-// Completing returns a context whose write completes an object that has been
-// paid for as it was when it was made, which is old: only what it has come to use
-// since is billed.
-func Completing(ctx context.Context, old runtime.Object) context.Context {
-	return context.WithValue(ctx, completingKey{}, old)
-}
+// Paid returns a context in which nothing is billed: the object is looked at as
+// a new one, and has been paid for write by write.
+func Paid(ctx context.Context) context.Context { return context.WithValue(ctx, paidKey{}, true) }
 
-// completed are the attributes of such a write, and grown its evaluator: what
-// counts is the difference.
-type completed struct {
-	admission.Attributes
-	old runtime.Object
-}
-
-func (c completed) GetOperation() admission.Operation { return admission.Update }
-func (c completed) GetOldObject() runtime.Object      { return c.old }
-
+// grown is the evaluator of objects that wait: every write of one may cost
+// something, and what it costs is the difference.
 type grown struct{ upstream.Evaluator }
 
 func (grown) Handles(admission.Attributes) bool { return true }
@@ -130,7 +126,7 @@ var (
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetNamespace() == "" || a.GetOperation() == admission.Create && a.GetKind().GroupKind() == namespaces {
+	if a.GetNamespace() == "" || a.GetOperation() == admission.Create && a.GetKind().GroupKind() == namespaces || ctx.Value(paidKey{}) != nil {
 		return nil
 	}
 	if _, free := install.DefaultIgnoredResources()[a.GetResource().GroupResource()]; free {
@@ -140,21 +136,38 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	evaluator, err := p.evaluator(ctx, a.GetResource().GroupResource())
-	if err != nil || !evaluator.Handles(a) {
-		return err
-	}
-	if old, _ := ctx.Value(completingKey{}).(runtime.Object); old != nil {
-		a, evaluator = completed{a, old}, grown{evaluator}
-	}
-	bill := func() ([]Charge, error) { return p.bill(ctx, a, evaluator) }
-	charges, err := bill()
 	if err != nil {
 		return err
 	}
-	if account, _ := ctx.Value(key{}).(*Account); account != nil && len(charges) > 0 && !a.IsDryRun() {
+	account, _ := ctx.Value(key{}).(*Account)
+	growing := account != nil && waits(a)
+	if growing {
+		evaluator = grown{evaluator}
+	}
+	if !evaluator.Handles(a) {
+		return nil
+	}
+	bill := func() ([]Charge, error) { return p.bill(ctx, a, evaluator) }
+	charges, err := bill()
+	switch {
+	case err != nil && growing:
+		account.Refused = err
+		return nil
+	case err != nil:
+		return err
+	case account != nil && len(charges) > 0 && !a.IsDryRun():
 		account.Bill = bill
 	}
 	return nil
+}
+
+// waits says that the request writes an object that waits for initializers.
+func waits(a admission.Attributes) bool {
+	if a.GetOperation() != admission.Update || a.GetSubresource() != "" || a.GetOldObject() == nil {
+		return false
+	}
+	pending, err := initializers.Of(a.GetOldObject())
+	return err == nil && pending != nil
 }
 
 // any says that a namespace has quotas.

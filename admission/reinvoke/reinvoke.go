@@ -3,7 +3,8 @@
 // after they were.
 //
 // The chain is gone through at most twice. In the second round nobody is asked
-// for the first time, and nobody who was the last to change the object.
+// for the first time, and nobody who was the last to change the object. When
+// initializers have changed an object, all who want to be asked again are, once.
 package reinvoke
 
 import (
@@ -17,6 +18,7 @@ import (
 // Rounds are those of one plugin over one object. K names whom it asks.
 type Rounds[K comparable] struct {
 	context admission.ReinvocationContext
+	final   bool
 	// asked want to be asked again if something changes the object.
 	asked map[K]bool
 	// due are to be asked again.
@@ -27,12 +29,21 @@ type Rounds[K comparable] struct {
 	last runtime.Object
 }
 
+const final = "reinvoke.final"
+
+// Finally says that the request is about what initializers have made of an
+// object.
+func Finally(a admission.Attributes) { a.GetReinvocationContext().SetValue(final, true) }
+
+// IsFinal says that it is.
+func IsFinal(a admission.Attributes) bool { return a.GetReinvocationContext().Value(final) != nil }
+
 // Begin begins a round of a plugin.
 func Begin[K comparable](a admission.Attributes, plugin string) *Rounds[K] {
 	context := a.GetReinvocationContext()
 	r, _ := context.Value(plugin).(*Rounds[K])
 	if r == nil {
-		r = &Rounds[K]{context: context, asked: map[K]bool{}, due: map[K]bool{}}
+		r = &Rounds[K]{context: context, final: IsFinal(a), asked: map[K]bool{}, due: map[K]bool{}}
 		context.SetValue(plugin, r)
 	}
 	if context.IsReinvoke() && len(r.asked) > 0 && !apiequality.Semantic.DeepEqual(r.last, initializers.Bare(a.GetObject())) {
@@ -44,8 +55,14 @@ func Begin[K comparable](a admission.Attributes, plugin string) *Rounds[K] {
 // Second says that this is the second round.
 func (r *Rounds[K]) Second() bool { return r.context.IsReinvoke() }
 
-// Skips says that who is not asked in this round.
-func (r *Rounds[K]) Skips(who K) bool { return r.context.IsReinvoke() && !r.due[who] }
+// Skips says that who is not asked in this round; again is whether they want to
+// be when others have changed the object.
+func (r *Rounds[K]) Skips(who K, again bool) bool {
+	if r.final {
+		return !again
+	}
+	return r.context.IsReinvoke() && !r.due[who]
+}
 
 // Asked remembers that who was asked, whether they changed the object, and
 // whether they want to be asked again when others do.

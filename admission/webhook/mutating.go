@@ -70,7 +70,8 @@ func (r *round) ask(ctx context.Context, h *hook, index int) error {
 	if invocation == nil || err != nil {
 		return err
 	}
-	if r.rounds.Skips(h.accessor.GetUID()) {
+	again := h.reinvocation == admissionregistrationv1.IfNeededReinvocationPolicy
+	if r.rounds.Skips(h.accessor.GetUID(), again) {
 		return nil
 	}
 	versioned, err := r.versions.VersionedAttribute(invocation.Kind)
@@ -84,7 +85,6 @@ func (r *round) ask(ctx context.Context, h *hook, index int) error {
 	begun := time.Now()
 	changed, err := r.patch(ctx, h, invocation, versioned, number, index)
 	failedOpen, err := r.callers.settle(ctx, h, versioned, begun, err)
-	again := h.reinvocation == admissionregistrationv1.IfNeededReinvocationPolicy
 	r.rounds.Asked(h.accessor.GetUID(), changed, again)
 	if err != nil {
 		return err

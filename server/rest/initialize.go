@@ -18,7 +18,6 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"setpoint.dev/setpoint/admission/initializer"
-	"setpoint.dev/setpoint/admission/quota"
 	"setpoint.dev/setpoint/api/initializers"
 	"setpoint.dev/setpoint/store"
 )
@@ -152,6 +151,7 @@ func (c *call) remember(obj, old runtime.Object) ([]store.Op, error) {
 		}
 	}
 	r.Wait(initializer.Names(waits), time.Now())
+	r.Changed = r.Changed || old != nil && changed(obj, old)
 	r.Failed = waits.Result != nil
 	op, err := recordOp(c.info.Plane, r)
 	return []store.Op{op}, err
@@ -194,52 +194,6 @@ func (c *call) whileWaiting(strategy upstream.RESTUpdateStrategy, old runtime.Ob
 		return strategy
 	}
 	return c.resource.Unseen
-}
-
-// finalAdmission checks what initializers have made of an object, once the last
-// one is done with it, as if its creator had asked for that. What is refused
-// fails the object; its creator reads why.
-func (c *call) finalAdmission(obj, old runtime.Object) error {
-	waited, err := initializers.Of(old)
-	if err != nil || waited == nil {
-		return err
-	}
-	waits, err := initializers.Of(obj)
-	if err != nil || waits != nil || c.Initializers.SkipFinalAdmission {
-		return err
-	}
-	denied := c.validateAsCreated(obj, old)
-	if denied == nil {
-		return nil
-	}
-	if c.ctx.Err() != nil {
-		return denied // nobody has decided
-	}
-	status := c.status(denied)
-	return initializers.Set(obj, &initializers.Initializers{Pending: waited.Pending, Result: status})
-}
-
-// validateAsCreated asks those who may refuse new objects. The object has been
-// paid for as it was.
-func (c *call) validateAsCreated(obj, old runtime.Object) error {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return err
-	}
-	r, err := c.record(m.GetUID())
-	if err != nil {
-		return err
-	}
-	who, as := c.user, c.groupVersion().WithResource(c.resource.Name)
-	if r != nil {
-		who, as = r.User(), r.Resource
-	}
-	made := admission.NewAttributesRecord(obj, nil, c.resource.GroupVersionKind(as.Version), m.GetNamespace(), m.GetName(), as, "", admission.Create, &metav1.CreateOptions{}, false, who)
-	one := *c
-	one.ctx = quota.Completing(c.ctx, old)
-	err = one.validate(made)
-	c.bill = one.bill
-	return err
 }
 
 // initialized is called when a write of an object that waits has been stored:

@@ -122,6 +122,7 @@ type call struct {
 	waits   patience
 	brought []string
 	bill    quota.Bill           // what the write costs; nil when nothing
+	refused error                // why initializers may not add what they do; nil when they may
 	scaled  admission.Attributes // of the scale that is written; nil when none is
 }
 

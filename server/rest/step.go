@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	upstream "k8s.io/apiserver/pkg/registry/rest"
 
 	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/api/initializers"
@@ -101,10 +102,29 @@ func (c *call) stepOnce(r *initializer.Record, step initializer.Step, terms init
 	if err != nil || !did {
 		return err
 	}
-	if err := c.finalAdmission(obj, old); err != nil {
+	if err := c.finish(obj, old); err != nil {
 		return err
 	}
 	return c.storeStep(obj, old, have, step)
+}
+
+// finish admits an object that a step has completed. What those make of it who
+// are asked again must be valid.
+func (c *call) finish(obj, old runtime.Object) error {
+	changed, err := c.finalMutation(obj, old, false)
+	if err != nil {
+		return err
+	}
+	if changed {
+		if invalid := upstream.BeforeUpdate(c.whileWaiting(c.resource.Update, old), c.ctx, obj, old); invalid != nil {
+			waited, err := initializers.Of(old)
+			if err != nil {
+				return err
+			}
+			return c.deny(obj, waited, invalid)
+		}
+	}
+	return c.finalAdmission(obj, old, false)
 }
 
 // settle changes what obj waits for; false when there is nothing to change any

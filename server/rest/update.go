@@ -172,6 +172,9 @@ func (c *call) changeOnce(ch change) (int, *store.Object, error) {
 	if err := settleInitializers(obj); err != nil {
 		return 0, nil, err
 	}
+	if _, err := c.finalMutation(obj, old, isDryRun(ch.options.DryRun)); err != nil {
+		return 0, nil, err
+	}
 	if err := c.guard(obj, old); err != nil {
 		return 0, nil, err
 	}
@@ -226,7 +229,7 @@ func (c *call) replace(ch change, obj, old runtime.Object, have *store.Object, a
 	if err := c.validate(attributes); err != nil {
 		return nil, err
 	}
-	if err := c.finalAdmission(obj, old); err != nil {
+	if err := c.finalAdmission(obj, old, dryRun); err != nil {
 		return nil, err
 	}
 	if c.isFinalized(obj, old) {

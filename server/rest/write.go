@@ -278,14 +278,14 @@ func (c *call) reshape(a admission.Attributes) error {
 // validate lets admission refuse the object as it would be stored. What storing
 // it costs is paid by the next commit.
 func (c *call) validate(a admission.Attributes) error {
-	c.bill = nil
+	c.bill, c.refused = nil, nil
 	v, ok := c.Admission.(admission.ValidationInterface)
 	if !ok || !v.Handles(a.GetOperation()) {
 		return nil
 	}
 	ctx, account := quota.With(c.ctx)
 	err := v.Validate(ctx, a, c.interfaces())
-	c.bill = account.Bill
+	c.bill, c.refused = account.Bill, account.Refused
 	return err
 }
 

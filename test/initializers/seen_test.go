@@ -36,18 +36,21 @@ func (r *reviews) note(t *testing.T, patchFor func(name string) string) decider 
 				told += " " + strings.Join(pendingOf(obj), "+")
 			}
 		}
-		name := review.Request.Name
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.seen == nil {
-			r.seen = map[string][]string{}
-		}
-		r.seen[name] = append(r.seen[name], told)
-		if patch := patchFor(name); patch != "" {
+		r.add(review.Request.Name, told)
+		if patch := patchFor(review.Request.Name); patch != "" {
 			return patched(patch)
 		}
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	}
+}
+
+func (r *reviews) add(name, told string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string][]string{}
+	}
+	r.seen[name] = append(r.seen[name], told)
 }
 
 func nothing(string) string { return "" }
