@@ -89,6 +89,22 @@ func (cfg *Config) complete() error {
 	return cfg.read()
 }
 
+// Names are those of the plugins that there are, in the order in which they act:
+// those that run by default, and those that must be asked for. Plugins for kinds
+// that are not served are in neither.
+func Names() (on, off []string) {
+	for _, p := range plugins {
+		switch {
+		case p.make == nil && p.lend == nil:
+		case p.off:
+			off = append(off, p.name)
+		default:
+			on = append(on, p.name)
+		}
+	}
+	return on, off
+}
+
 // runs says that a plugin is among those that are asked for.
 func (cfg *Config) runs(p plugin) bool {
 	if p.make == nil && p.lend == nil || slices.Contains(cfg.Disable, p.name) {

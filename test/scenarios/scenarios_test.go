@@ -107,6 +107,22 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
+// untold are plugins without a story, and why.
+var untold = map[string]string{
+	"AlwaysDeny": "a story begins with a namespace", "ImagePolicyWebhook": "it asks a server of somebody else's",
+	"MutatingAdmissionPolicy": "admission/policy", "ValidatingAdmissionPolicy": "admission/policy",
+	"MutatingAdmissionWebhook": "admission/webhook", "ValidatingAdmissionWebhook": "admission/webhook", "Initializers": "test/initializers",
+	"ClusterTrustBundleAttest": "its kind is not served", "NodeDeclaredFeatureValidator": "nodes declare what nothing needs yet",
+}
+
+func TestEveryPluginHasAStory(t *testing.T) {
+	for _, plugin := range slices.Concat(admission.Names()) {
+		if untold[plugin] == "" && !exists("testdata/plugins/"+plugin+".txt") {
+			t.Errorf("%s has no story", plugin)
+		}
+	}
+}
+
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
