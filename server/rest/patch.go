@@ -109,6 +109,11 @@ func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old run
 	if directive == "" {
 		directive = metav1.FieldValidationWarn
 	}
+	if kind != types.JSONPatchType {
+		if obj := c.plainly(as, kind, body, directive); obj != nil {
+			return obj, nil
+		}
+	}
 	if kind == types.StrategicMergePatchType {
 		return c.merged(as, old, body, directive)
 	}
@@ -157,8 +162,8 @@ func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old run
 // storedAs is the JSON of the object that is being changed, where it is stored
 // in the kind and version that is asked for; nil where it has to be made.
 func (c *call) storedAs(kind schema.GroupVersionKind) []byte {
-	o, custom := c.changing, c.resource.Custom
-	if o == nil || kind != c.resource.StorageKind() || c.scales() || custom != nil && o.Flags() != custom.Fingerprint() {
+	o := c.changing
+	if o == nil || kind != c.resource.StorageKind() || c.scales() || c.resource.Custom != nil && !c.byTheseRules(o) {
 		return nil
 	}
 	return o.Value()
