@@ -39,7 +39,10 @@ func appendValue(b []byte, v any) ([]byte, error) {
 			return append(b, "null"...), nil
 		}
 		b = append(b, '{')
-		for i, name := range slices.Sorted(maps.Keys(v)) {
+		var room [16]string
+		names := slices.AppendSeq(room[:0], maps.Keys(v))
+		slices.Sort(names)
+		for i, name := range names {
 			if i > 0 {
 				b = append(b, ',')
 			}

@@ -19,10 +19,36 @@ var errOdd = errors.New("not comparable in short")
 type differ struct {
 	found *typed.Comparison
 	path  fieldpath.Path
+	// added are the parts of found.Added along path, from the whole on, as far as
+	// they have been looked up.
+	added []*fieldpath.Set
 }
 
 func newDiffer() *differ {
 	return &differ{found: &typed.Comparison{Removed: fieldpath.NewSet(), Modified: fieldpath.NewSet(), Added: fieldpath.NewSet()}}
+}
+
+// enter goes down to a part of a value, leave up again.
+func (d *differ) enter(at fieldpath.PathElement) { d.path = append(d.path, at) }
+
+func (d *differ) leave() {
+	d.path = d.path[:len(d.path)-1]
+	d.added = d.added[:min(len(d.added), len(d.path)+1)]
+}
+
+// add notes that what is at path was not there before.
+func (d *differ) add() {
+	if len(d.path) == 0 {
+		return // nobody owns the whole
+	}
+	if len(d.added) == 0 {
+		d.added = append(d.added, d.found.Added)
+	}
+	last := len(d.path) - 1
+	for n := len(d.added); n <= last; n++ {
+		d.added = append(d.added, d.added[n-1].Children.Descend(d.path[n-1]))
+	}
+	d.added[last].Members.Insert(d.path[last])
 }
 
 // compare compares two values without Go types, at most one of them absent.
@@ -55,7 +81,7 @@ func (d *differ) compare(s shape, before, after any) error {
 // mark notes a field that is only on one side.
 func (d *differ) mark(before, after any) {
 	if _, added := before.(absent); added {
-		d.found.Added.Insert(d.path)
+		d.add()
 	} else if _, gone := after.(absent); gone {
 		d.found.Removed.Insert(d.path)
 	}
@@ -143,10 +169,9 @@ func (d *differ) field(s shape, t *smdschema.Map, key string, before, after any)
 	if !ok {
 		return errOdd
 	}
-	d.path = append(d.path, fieldpath.PathElement{FieldName: &key})
-	err := d.compare(at, before, after)
-	d.path = d.path[:len(d.path)-1]
-	return err
+	d.enter(fieldpath.PathElement{FieldName: &key})
+	defer d.leave()
+	return d.compare(at, before, after)
 }
 
 // quickly says that two values are equal where that takes no long look.
@@ -216,8 +241,8 @@ func itemsAt(m *fieldpath.PathElementMap, key fieldpath.PathElement) []any {
 // items compares the items that have one key. What is there more than once is
 // looked at as a whole.
 func (d *differ) items(s shape, key fieldpath.PathElement, before, after []any) error {
-	d.path = append(d.path, key)
-	defer func() { d.path = d.path[:len(d.path)-1] }()
+	d.enter(key)
+	defer d.leave()
 	if len(after) > 1 {
 		for _, item := range after {
 			if !s.valid(item) {
@@ -254,7 +279,7 @@ func (d *differ) items(s shape, key fieldpath.PathElement, before, after []any) 
 				return err
 			}
 		}
-		d.found.Added.Insert(d.path)
+		d.add()
 	}
 	return nil
 }

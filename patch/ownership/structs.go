@@ -46,9 +46,9 @@ func (d *differ) structs(s shape, t *smdschema.Map, before, after reflect.Value)
 		if !ok {
 			return errOdd
 		}
-		d.path = append(d.path, fieldpath.PathElement{FieldName: &f.JsonName})
+		d.enter(fieldpath.PathElement{FieldName: &f.JsonName})
 		err := d.structField(at, f, was, is)
-		d.path = d.path[:len(d.path)-1]
+		d.leave()
 		if err != nil {
 			return err
 		}

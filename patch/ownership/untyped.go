@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -39,6 +40,34 @@ func untypedMetadata(u *unstructured.Unstructured) (map[string]any, bool) {
 	}
 	metadata, ok := u.Object["metadata"].(map[string]any)
 	return metadata, ok
+}
+
+// Apart takes the record off an object without a Go type, if nothing is wrong
+// with it: whoever looks at such an object reads all of it. It returns what
+// gives it back, nil where the record has stayed.
+func Apart(obj runtime.Object) (put func()) {
+	u, _ := obj.(*unstructured.Unstructured)
+	metadata, _ := untypedMetadata(u)
+	list, ok := metadata["managedFields"].([]any)
+	if !ok {
+		return nil
+	}
+	entries := make([]metav1.ManagedFieldsEntry, len(list))
+	for i, item := range list {
+		m, _ := item.(map[string]any)
+		if entries[i], ok = entryOf(m); !ok {
+			return nil
+		}
+	}
+	if len(metav1validation.ValidateManagedFields(entries, nil)) > 0 {
+		return nil
+	}
+	delete(metadata, "managedFields")
+	return func() {
+		if metadata, ok := untypedMetadata(u); ok {
+			metadata["managedFields"] = list
+		}
+	}
 }
 
 // decodeUntyped reads a record that is there as fields. What is not as records

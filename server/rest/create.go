@@ -174,7 +174,7 @@ func (c *call) insertOnce(obj runtime.Object, attributes admission.Attributes, d
 	if err != nil {
 		return nil, err
 	}
-	if err := upstream.BeforeCreate(c.resource.Create, c.ctx, obj); err != nil {
+	if err := withoutRecord(obj, func() error { return upstream.BeforeCreate(c.resource.Create, c.ctx, obj) }); err != nil {
 		return nil, err
 	}
 	if err := c.validate(attributes); err != nil {

@@ -220,7 +220,8 @@ func (c *call) replace(ch change, obj, old runtime.Object, have *store.Object, a
 			return nil, err
 		}
 	}
-	if err := upstream.BeforeUpdate(c.whileWaiting(ch.strategy, old), c.ctx, obj, old); err != nil {
+	strategy := c.whileWaiting(ch.strategy, old)
+	if err := withoutRecord(obj, func() error { return upstream.BeforeUpdate(strategy, c.ctx, obj, old) }); err != nil {
 		return nil, err
 	}
 	if err := ignoreTimes(obj, old); err != nil {

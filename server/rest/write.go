@@ -266,6 +266,22 @@ func (c *call) mutate(a admission.Attributes) error {
 	return c.reshape(a)
 }
 
+// withoutRecord prepares and validates an object without the record of its
+// owners, which is read several times otherwise. What is wrong is told of the
+// object as it is.
+func withoutRecord(obj runtime.Object, prepare func() error) error {
+	put := ownership.Apart(obj)
+	if put == nil {
+		return prepare()
+	}
+	err := prepare()
+	put()
+	if err != nil {
+		return prepare()
+	}
+	return nil
+}
+
 // reshape brings an object without a Go type that webhooks or policies have
 // changed back into its shape.
 func (c *call) reshape(a admission.Attributes) error {
