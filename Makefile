@@ -50,10 +50,14 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; done
 
-conformance: kubectls ## let stock kubectls judge, compare with a real kube-apiserver, which is built first, and put a real extension server behind
+# A folder with e2e.test and kubectl, which are built when it is empty.
+E2E ?=
+
+conformance: kubectls ## let stock kubectls judge, compare with a real kube-apiserver, which is built first, put a real extension server behind, and run the conformance suite
 	$(GO) test -count=1 -timeout 20m -v ./test/conformance
 	cd test/differential && $(GO) test -count=1 -timeout 60m -v ./...
 	cd test/extension && $(GO) test -count=1 -timeout 20m ./...
+	cd test/e2e && $(GO) test -count=1 -timeout 180m -v . -bin '$(E2E)'
 
 bench: ## measure, beside the peers where there are any
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	upstream "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
@@ -154,6 +156,10 @@ func Open(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	if controller.Runs(cfg.Controllers, "serviceaccount-controller") {
+		// Every namespace has the account that its pods run as.
+		cfg.Admission.Enable = append(slices.Clone(cfg.Admission.Enable), "ServiceAccount")
+	}
 	a := &App{cfg: cfg}
 	ctx, a.stop = context.WithCancel(ctx)
 	if err := a.open(ctx); err != nil {
@@ -232,7 +238,9 @@ func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
 // build makes the rooms above the store.
 func (a *App) build(ctx context.Context) error {
 	lookup := rest.Lookup{Store: a.store}
-	builtin := kinds.Builtin(kinds.Deps{JoinServices: serviceip.New(serviceip.Config{NodePorts: a.cfg.NodePorts}).Join, JoinDefinitions: crd.Join})
+	builtin := kinds.Builtin(kinds.Deps{
+		Authorizer: authorizer.AuthorizerFunc(a.allows), JoinServices: serviceip.New(serviceip.Config{NodePorts: a.cfg.NodePorts}).Join, JoinDefinitions: crd.Join,
+	})
 	services := aggregate.Resolver{Objects: lookup}
 	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{Services: services}, a.cfg.Logger)
 	all := a.kinds.Kinds
@@ -297,6 +305,12 @@ func (a *App) build(ctx context.Context) error {
 		return err
 	}
 	return a.register(ctx, lookup)
+}
+
+// allows answers what kinds ask about users. Who decides is not known yet when
+// kinds are made.
+func (a *App) allows(ctx context.Context, about authorizer.Attributes) (authorizer.Decision, string, error) {
+	return a.may.Authorize(ctx, about)
 }
 
 // provisioner makes namespaces as the server itself does.

@@ -18,6 +18,7 @@ import (
 	"setpoint.dev/setpoint/controller/namespace"
 	"setpoint.dev/setpoint/controller/nodelife"
 	"setpoint.dev/setpoint/controller/podgc"
+	"setpoint.dev/setpoint/controller/protection"
 	"setpoint.dev/setpoint/controller/quota"
 	"setpoint.dev/setpoint/controller/replicaset"
 	"setpoint.dev/setpoint/controller/rootca"
@@ -77,6 +78,9 @@ var all = []entry{
 	}},
 	{name: "taint-eviction-controller", account: "node-controller", component: "taint-eviction-controller", start: plain(eviction.New)},
 	{name: "pod-garbage-collector-controller", alias: "podgc", account: "pod-garbage-collector", start: plain(podgc.New)},
+	{name: "persistentvolumeclaim-protection-controller", alias: "pvc-protection", account: "pvc-protection-controller", start: plain(protection.NewClaims)},
+	{name: "persistentvolume-protection-controller", alias: "pv-protection", account: "pv-protection-controller", start: plain(protection.NewVolumes)},
+	{name: "volumeattributesclass-protection-controller", account: "volumeattributesclass-protection-controller", start: plain(protection.NewClasses)},
 	{name: "endpoints-controller", alias: "endpoint", account: "endpoint-controller", start: plain(endpoints.New)},
 	{name: "endpointslice-controller", alias: "endpointslice", account: "endpointslice-controller", component: "endpoint-slice-controller", start: plain(endpointslice.New)},
 	{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", account: "endpointslicemirroring-controller", component: "endpoint-slice-mirroring-controller", start: plain(endpointslicemirroring.New)},

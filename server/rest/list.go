@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -222,6 +223,9 @@ func (c *call) page(q *query) (*page, error) {
 		p.objects = append(p.objects, o)
 	}
 	if more > 0 {
+		if q.Continue == "" {
+			c.pages.begun(p.rev, time.Now())
+		}
 		p.next = c.tokenAfter(int64(p.rev), p.objects[len(p.objects)-1].Key())
 		if q.labels.Empty() && q.fields.Empty() {
 			n := int64(more)
@@ -253,6 +257,9 @@ func (c *call) listSnapshot(q *query) (*store.Snapshot, string, error) {
 		rev := store.Revision(t.Rev)
 		if rev > now.Rev() {
 			return nil, "", tooLarge(rev, now.Rev())
+		}
+		if rev < now.Rev() && c.pages.over(rev, time.Now()) {
+			return nil, "", c.expired(store.ErrCompacted, after, q)
 		}
 		sn, err := c.Store.SnapshotAt(c.info.Plane, rev)
 		return sn, after, err

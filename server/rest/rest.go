@@ -81,6 +81,7 @@ type Handler struct {
 	Config
 	turns   *turns.Turns[object] // of those who write one object
 	codecs  *codecs
+	pages   *pages
 	waiting atomic.Int64 // creates that wait for initializers
 	// backlog is what waits for the initializers that are configured.
 	backlog atomic.Pointer[map[string]initializer.Backlog]
@@ -98,7 +99,7 @@ func New(cfg Config) *Handler {
 	if cfg.Health == nil {
 		cfg.Health = &initializer.Health{}
 	}
-	return &Handler{Config: cfg, codecs: &codecs{}, turns: &turns.Turns[object]{}}
+	return &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, turns: &turns.Turns[object]{}}
 }
 
 // call is one request on its way.
