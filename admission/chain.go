@@ -13,6 +13,7 @@ package admission
 import (
 	"context"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -68,8 +69,8 @@ import (
 type plugin struct {
 	name string // upstream's
 	off  bool   // unless it is asked for
-	// lend registers upstream's plugin; of says which resources it looks at,
-	// where that is not all.
+	// lend registers upstream's plugin; of says which resources the plugin looks
+	// at, where that is not all.
 	lend func(*admission.Plugins)
 	of   []schema.GroupResource
 	// make makes a plugin of our own; file is its configuration, or nil.
@@ -176,6 +177,7 @@ type Chain struct {
 type running struct {
 	admission.Interface
 	name                string
+	of                  []schema.GroupResource
 	mark                func(runtime.Object) any
 	shows, fills, again bool
 }
@@ -198,7 +200,7 @@ func New(cfg Config) (*Chain, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.plugins = append(c.plugins, running{made, p.name, p.mark, p.shows, p.fills, p.again})
+		c.plugins = append(c.plugins, running{made, p.name, p.of, p.mark, p.shows, p.fills, p.again})
 	}
 	return c, nil
 }
@@ -213,7 +215,7 @@ func (s shared) make(p plugin) (admission.Interface, error) {
 		return p.make(s, file)
 	}
 	return lent.New(lent.Config{
-		Name: p.name, Register: p.lend, Resources: p.of, File: file,
+		Name: p.name, Register: p.lend, File: file,
 		Objects: s.Objects, Authorizer: s.Authorizer, Mapper: mapper{kinds: s.Kinds}, Namespaces: s.Namespaces,
 	})
 }
@@ -228,7 +230,8 @@ func (c *Chain) Handles(operation admission.Operation) bool {
 // it, all go over it once more, so that what they ensure holds of what it has
 // become. Of an object that initializers are done with they ask those again who
 // want that.
-func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
+	defer observeStep(ctx, a, stepAdmit, time.Now(), &err)
 	if err := c.mutate(ctx, a, o); err != nil || reinvoke.IsFinal(a) {
 		return err
 	}
@@ -246,7 +249,7 @@ func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.
 		if final && !p.again {
 			continue
 		}
-		if m, ok := p.Interface.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
+		if m, ok := p.Interface.(admission.MutationInterface); ok && p.concerns(a) {
 			sees := carried.whileNew(p, a)
 			if err := carried.unseen(p, sees, func(a admission.Attributes) error { return p.admit(ctx, m, a, o) }); err != nil {
 				return err
@@ -256,8 +259,14 @@ func (c *Chain) mutate(ctx context.Context, a admission.Attributes, o admission.
 	return nil
 }
 
+// concerns says that the request may be one for the plugin.
+func (p running) concerns(a admission.Attributes) bool {
+	return p.Handles(a.GetOperation()) && (len(p.of) == 0 || slices.Contains(p.of, a.GetResource().GroupResource()))
+}
+
 // admit lets a plugin change the object, and remembers whether it has.
-func (p running) admit(ctx context.Context, m admission.MutationInterface, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (p running) admit(ctx context.Context, m admission.MutationInterface, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
+	defer p.observe(ctx, a, stepAdmit, time.Now(), &err)
 	if p.mark == nil || a.GetObject() == nil {
 		return m.Admit(ctx, a, o)
 	}
@@ -271,13 +280,20 @@ func (p running) admit(ctx context.Context, m admission.MutationInterface, a adm
 	return nil
 }
 
+// validate lets a plugin refuse the object.
+func (p running) validate(ctx context.Context, v admission.ValidationInterface, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
+	defer p.observe(ctx, a, stepValidate, time.Now(), &err)
+	return v.Validate(ctx, a, o)
+}
+
 // Validate implements admission.ValidationInterface: every plugin may refuse
 // the object; the first error is the answer.
-func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
+	defer observeStep(ctx, a, stepValidate, time.Now(), &err)
 	carried := carriedBy(a)
 	for _, p := range c.plugins {
-		if v, ok := p.Interface.(admission.ValidationInterface); ok && p.Handles(a.GetOperation()) {
-			if err := carried.unseen(p, a, func(a admission.Attributes) error { return v.Validate(ctx, a, o) }); err != nil {
+		if v, ok := p.Interface.(admission.ValidationInterface); ok && p.concerns(a) {
+			if err := carried.unseen(p, a, func(a admission.Attributes) error { return p.validate(ctx, v, a, o) }); err != nil {
 				return err
 			}
 		}

@@ -12,10 +12,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -28,8 +26,6 @@ import (
 type Config struct {
 	Name     string // upstream's
 	Register func(*admission.Plugins)
-	// Resources are those that the plugin looks at; none means all.
-	Resources []schema.GroupResource
 	// File is the plugin's configuration; nil means none.
 	File       []byte
 	Objects    view.Objects
@@ -88,16 +84,12 @@ func (p *Plugin) of(ctx context.Context) (admission.Interface, error) {
 	return p.lend(ctx)
 }
 
-func (p *Plugin) concerns(a admission.Attributes) bool {
-	return len(p.cfg.Resources) == 0 || slices.Contains(p.cfg.Resources, a.GetResource().GroupResource())
-}
-
 // Handles implements admission.Interface.
 func (p *Plugin) Handles(operation admission.Operation) bool { return p.made.Handles(operation) }
 
 // Admit implements admission.MutationInterface.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if _, mutates := p.made.(admission.MutationInterface); !mutates || !p.concerns(a) {
+	if _, mutates := p.made.(admission.MutationInterface); !mutates {
 		return nil
 	}
 	made, err := p.of(ctx)
@@ -109,7 +101,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, o admission.
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if _, validates := p.made.(admission.ValidationInterface); !validates || !p.concerns(a) {
+	if _, validates := p.made.(admission.ValidationInterface); !validates {
 		return nil
 	}
 	made, err := p.of(ctx)
