@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"setpoint.dev/setpoint/controller/autoscaler"
 	"setpoint.dev/setpoint/controller/bootstraptoken"
 	"setpoint.dev/setpoint/controller/certificate"
 	"setpoint.dev/setpoint/controller/clusterrole"
@@ -86,6 +87,7 @@ var all = []entry{
 	{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", account: "endpointslicemirroring-controller", component: "endpoint-slice-mirroring-controller", start: plain(endpointslicemirroring.New)},
 	{name: "disruption-controller", alias: "disruption", account: "disruption-controller", component: "controllermanager", start: plain(disruption.New)},
 	{name: "resourcequota-controller", alias: "resourcequota", account: "resourcequota-controller", start: plain(quota.New)},
+	{name: "horizontal-pod-autoscaler-controller", alias: "horizontalpodautoscaling", account: "horizontal-pod-autoscaler", start: plain(autoscaler.New)},
 }
 
 // plain is for controllers that need nothing of the Config.
