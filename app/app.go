@@ -34,6 +34,7 @@ import (
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/controller"
 	"setpoint.dev/setpoint/controller/certificate"
+	"setpoint.dev/setpoint/controller/ipam"
 	"setpoint.dev/setpoint/controller/nodelife"
 	"setpoint.dev/setpoint/crd"
 	"setpoint.dev/setpoint/kinds"
@@ -119,6 +120,9 @@ type Config struct {
 	PretendNode bool
 	// Nodes says how long nodes may be silent, and how fast they are given up.
 	Nodes nodelife.Settings
+	// NodeRanges are what nodes' pods have their addresses from. Ranges of services
+	// need not be said.
+	NodeRanges ipam.Settings
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -292,7 +296,7 @@ func (a *App) build(ctx context.Context) error {
 		a.control, err = controller.New(controller.Config{
 			Handler: a.server, Controllers: a.cfg.Controllers, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
 			Signing:      certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
-			UnusedTokens: a.cfg.UnusedTokens, Nodes: a.cfg.Nodes,
+			UnusedTokens: a.cfg.UnusedTokens, Nodes: a.cfg.Nodes, NodeRanges: a.nodeRanges(),
 			Token: func(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 				return authn.SecretToken(ctx, a.authority.ServiceAccountKey, account, secret)
 			},
@@ -311,6 +315,16 @@ func (a *App) build(ctx context.Context) error {
 // kinds are made.
 func (a *App) allows(ctx context.Context, about authorizer.Attributes) (authorizer.Decision, string, error) {
 	return a.may.Authorize(ctx, about)
+}
+
+// nodeRanges are what nodes are given, but for the addresses of services.
+func (a *App) nodeRanges() ipam.Settings {
+	s := a.cfg.NodeRanges
+	s.Services = a.cfg.ServiceRanges
+	if len(s.Services) == 0 {
+		s.Services = []netip.Prefix{netip.MustParsePrefix(bootstrap.DefaultServiceRange)}
+	}
+	return s
 }
 
 // provisioner makes namespaces as the server itself does.

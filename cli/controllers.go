@@ -29,4 +29,8 @@ func nodeFlags(c *cobra.Command, cfg *app.Config) {
 	f.Float64Var(&cfg.Nodes.Reduced, "secondary-node-eviction-rate", 0.01, "how many nodes of a large zone are given up in a second that is unhealthy; none of a small one is")
 	f.IntVar(&cfg.Nodes.Large, "large-cluster-size-threshold", 50, "nodes above which a zone is large")
 	f.Float64Var(&cfg.Nodes.Unhealthy, "unhealthy-zone-threshold", 0.55, "part of a zone's nodes, at least 3, that are not ready when a zone is unhealthy")
+	f.BoolVar(&cfg.NodeRanges.Allocate, "allocate-node-cidrs", false, "give nodes the ranges that the addresses of their pods are from")
+	f.Var(ranges{&cfg.NodeRanges.Ranges}, "cluster-cidr", "one or two ranges that nodes are given parts of")
+	f.IntVar(&cfg.NodeRanges.Mask4, "node-cidr-mask-size-ipv4", 24, "size of a node's part of an IPv4 range")
+	f.IntVar(&cfg.NodeRanges.Mask6, "node-cidr-mask-size-ipv6", 64, "size of a node's part of an IPv6 range")
 }

@@ -22,6 +22,7 @@ import (
 
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/controller/certificate"
+	"setpoint.dev/setpoint/controller/ipam"
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/nodelife"
 	"setpoint.dev/setpoint/controller/token"
@@ -50,6 +51,8 @@ type Config struct {
 	UnusedTokens time.Duration
 	// Nodes says how long nodes may be silent, and how fast they are given up.
 	Nodes nodelife.Settings
+	// NodeRanges are what nodes' pods have their addresses from.
+	NodeRanges ipam.Settings
 	// Metrics count queues; nil counts nothing.
 	Metrics *metrics.Metrics
 	// Logger hears what happens; nil means slog.Default.
@@ -75,10 +78,14 @@ func New(cfg Config) (*Set, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	if err := cfg.NodeRanges.Check(); err != nil {
+		return nil, err
+	}
 	entries, err := chosen(cfg.Controllers)
 	if err != nil {
 		return nil, err
 	}
+	entries = slices.DeleteFunc(entries, func(e entry) bool { return e.needed != nil && !e.needed(cfg) })
 	return &Set{cfg: cfg, entries: entries, api: client.New(client.Config{
 		Handler: cfg.Handler, UserAgent: userAgent, Uninitialized: []string{"pods"},
 		User: &user.DefaultInfo{Name: identity, Groups: []string{user.AllAuthenticated}},

@@ -14,6 +14,7 @@ import (
 	"setpoint.dev/setpoint/controller/endpointslicemirroring"
 	"setpoint.dev/setpoint/controller/eviction"
 	"setpoint.dev/setpoint/controller/garbage"
+	"setpoint.dev/setpoint/controller/ipam"
 	"setpoint.dev/setpoint/controller/job"
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/namespace"
@@ -42,6 +43,8 @@ type entry struct {
 	// component is who its events are from; "" is the account.
 	component string
 	start     func(*loop.Actor, Config) loop.Runner
+	// needed says whether there is something for it to do; nil means always.
+	needed func(Config) bool
 }
 
 // all are the controllers there are, in the order in which they start.
@@ -77,6 +80,9 @@ var all = []entry{
 	{name: "node-lifecycle-controller", alias: "nodelifecycle", account: "node-controller", start: func(a *loop.Actor, cfg Config) loop.Runner {
 		return nodelife.New(a, cfg.Nodes)
 	}},
+	{name: "node-ipam-controller", alias: "nodeipam", account: "node-controller", component: "cidrAllocator", start: func(a *loop.Actor, cfg Config) loop.Runner {
+		return ipam.New(a, cfg.NodeRanges)
+	}, needed: func(cfg Config) bool { return cfg.NodeRanges.Allocate }},
 	{name: "taint-eviction-controller", account: "node-controller", component: "taint-eviction-controller", start: plain(eviction.New)},
 	{name: "pod-garbage-collector-controller", alias: "podgc", account: "pod-garbage-collector", start: plain(podgc.New)},
 	{name: "persistentvolumeclaim-protection-controller", alias: "pvc-protection", account: "pvc-protection-controller", start: plain(protection.NewClaims)},

@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 
@@ -22,12 +24,15 @@ import (
 type Bubble struct {
 	// Client is for requests with all rights.
 	Client kubernetes.Interface
+	// Handler is the API.
+	Handler http.Handler
 }
 
 // InBubble runs a control plane as cfg says, which keeps nothing, until stop is
 // called. The function of the bubble has to call it before it ends.
 func InBubble(t testing.TB, cfg app.Config) (b *Bubble, stop func()) {
 	t.Helper()
+	silence()
 	cfg.Data, cfg.Listener, cfg.Logger = app.Memory, &deaf{closed: make(chan struct{})}, slog.New(slog.DiscardHandler)
 	withoutAccounts(&cfg)
 	a, err := app.Open(context.Background(), cfg)
@@ -43,13 +48,18 @@ func InBubble(t testing.TB, cfg app.Config) (b *Bubble, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	return &Bubble{Client: k}, sync.OnceFunc(func() {
+	return &Bubble{Client: k, Handler: a.Handler()}, sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("the control plane ended with %v", err)
 		}
 	})
 }
+
+// silence has client-go's errors told to nobody. One of those who would be told
+// sleeps if errors come too fast, by what it has last seen of a clock outside of
+// the bubble: for decades.
+var silence = sync.OnceFunc(func() { utilruntime.ErrorHandlers = nil })
 
 // Turn turns the clock, and waits until what follows from that is done.
 func (b *Bubble) Turn(by time.Duration) {
