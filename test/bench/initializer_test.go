@@ -2,11 +2,13 @@ package bench_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 )
@@ -25,7 +27,8 @@ const (
 
 // BenchmarkInitializer measures what a create costs that waits for one
 // initializer, which watches and patches from a process of its own, beside a
-// create that waits for nobody. kube-apiserver has no initializers any more.
+// create that waits for nobody; and what the latter costs while creates of another
+// kind are held by an initializer that is dead. kube-apiserver has no initializers any more.
 func BenchmarkInitializer(b *testing.B) {
 	s := setpointServer(b, buildSetpoint(b))
 	s.start(b)
@@ -56,6 +59,9 @@ func BenchmarkInitializer(b *testing.B) {
 		}
 	}
 	measure("plain")
+	release := hold(b, s)
+	measure("beside-a-dead-one")
+	release()
 	s.want(b, http.StatusCreated, http.MethodPost, "/apis/admissionregistration.k8s.io/v1alpha1/initializerconfigurations", "application/json",
 		[]byte(`{"metadata":{"name":"bench"},"initializers":[{"name":"`+benchInitializer+`","rules":[{"apiGroups":[""],"apiVersions":["v1"],"resources":["configmaps"]}]}]}`))
 	ctx, cancel := context.WithCancel(b.Context())
@@ -67,6 +73,38 @@ func BenchmarkInitializer(b *testing.B) {
 	cancel()
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		b.Fatal(err)
+	}
+}
+
+// held is how many creates wait for an initializer that is dead.
+const held = 400
+
+// hold has creates of secrets wait for nobody. What it returns ends that.
+func hold(b *testing.B, s *server) (release func()) {
+	b.Helper()
+	const path, configuration = "/api/v1/namespaces/default/secrets", "/apis/admissionregistration.k8s.io/v1alpha1/initializerconfigurations"
+	s.want(b, http.StatusCreated, http.MethodPost, configuration, "application/json",
+		[]byte(`{"metadata":{"name":"dead"},"initializers":[{"name":"dead.initializer.example.org","failurePolicy":"Wait","rules":[{"apiGroups":[""],"apiVersions":["v1"],"resources":["secrets"]}]}]}`))
+	ctx, cancel := context.WithCancel(b.Context())
+	var holding sync.WaitGroup
+	for i := range held {
+		holding.Go(func() {
+			body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"held-%d"}}`, i)
+			_, _, _ = s.do(ctx, http.MethodPost, path+"?timeout=10m", "application/json", body) // it ends with the test
+		})
+	}
+	for {
+		body := s.want(b, http.StatusOK, http.MethodGet, path+"?includeUninitialized=true", "", nil)
+		if bytes.Count(body, []byte(`"name":"held-`)) == held {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return func() {
+		cancel()
+		holding.Wait()
+		s.want(b, http.StatusOK, http.MethodDelete, path, "", nil)
+		s.want(b, http.StatusOK, http.MethodDelete, configuration+"/dead", "", nil)
 	}
 }
 
