@@ -54,6 +54,11 @@ func second(h *admissionregistrationv1.MutatingWebhook) {
 	h.TimeoutSeconds = &timeout
 }
 
+// unseen keeps a webhook to objects that none has been asked about.
+func unseen(h *admissionregistrationv1.MutatingWebhook) {
+	h.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "unseen", Expression: "!('" + seen + "' in object.metadata.?annotations.orValue({}))"}}
+}
+
 func old(h *admissionregistrationv1.MutatingWebhook) { h.AdmissionReviewVersions = []string{"v1beta1"} }
 
 // validating is the same webhook as a validating one.
@@ -142,6 +147,8 @@ func TestMutating(t *testing.T) {
 		"refused without a word":         {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/deny")}, metav1.CreateOptions{}, `admission webhook "a.example.org" denied the request without explanation`},
 		"hangs":                          {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/hang", second)}, metav1.CreateOptions{}, `Internal error occurred: failed calling webhook "a.example.org": failed to call webhook: Post "HOOK/hang?timeout=1s": context deadline exceeded`},
 		"hangs, ignored":                 {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/hang", second, ignore), hook(f.hooks, "b", appends("b"))}, metav1.CreateOptions{}, "created b"},
+		"closes":                         {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/close")}, metav1.CreateOptions{}, `Internal error occurred: failed calling webhook "a.example.org": failed to call webhook: Post "HOOK/close?timeout=10s": `},
+		"patches itself out":             {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", appends("a"), again, unseen), hook(f.hooks, "b", appends("b"))}, metav1.CreateOptions{}, "created ab"},
 		"closes, ignored":                {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/close", ignore)}, metav1.CreateOptions{}, "created "},
 		"ends early, ignored":            {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/cut", ignore)}, metav1.CreateOptions{}, "created "},
 		"huge answer":                    {[]admissionregistrationv1.MutatingWebhook{hook(f.hooks, "a", "/huge", ignore)}, metav1.CreateOptions{}, "created "},
