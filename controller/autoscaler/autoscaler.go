@@ -83,7 +83,7 @@ func (c *Controller) reconcile(ctx context.Context, key loop.Key) (time.Duration
 	h, err := c.autoscalers.HorizontalPodAutoscalers(key.Namespace).Get(key.Name)
 	if err != nil {
 		c.forget(key)
-		return 0, nil // it is not there: a cache has no other error
+		return 0, nil //nolint:nilerr // it is not there: a cache has no other error
 	}
 	seen, resource := c.observe(ctx, h)
 	p := plan(seen)

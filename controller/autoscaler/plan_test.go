@@ -108,7 +108,7 @@ func seenOf(h *hpa, replicas int, thousandths int64) Observed {
 	pods, m := usesOf(replicas, thousandths)
 	return Observed{
 		Autoscaler: h, Pods: pods, Now: began, Measured: []Measured{m},
-		Scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(replicas)}, Status: autoscalingv1.ScaleStatus{Replicas: int32(replicas), Selector: "app=web"}}, //nolint:gosec // it is small
+		Scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(replicas)}, Status: autoscalingv1.ScaleStatus{Replicas: int32(replicas), Selector: "app=web"}},
 	}
 }
 

@@ -102,7 +102,7 @@ func subsets(s *corev1.Service, of []*corev1.Pod) []corev1.EndpointSubset {
 				continue // the pod has no port of that name
 			}
 			all = append(all, subset(*at, ready, corev1.EndpointPort{
-				Name: port.Name, Port: int32(number), Protocol: port.Protocol, AppProtocol: port.AppProtocol, //nolint:gosec // a port is small
+				Name: port.Name, Port: int32(number), Protocol: port.Protocol, AppProtocol: port.AppProtocol,
 			}))
 		}
 	}

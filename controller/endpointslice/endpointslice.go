@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	listers "k8s.io/client-go/listers/core/v1"
@@ -21,7 +22,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/endpointslice/topologycache"
 	endpointutil "k8s.io/endpointslice/util"
-	"github.com/go-logr/logr"
 
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/services"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +16,6 @@ import (
 	upstream "k8s.io/endpointslice"
 	"k8s.io/endpointslice/topologycache"
 	endpointutil "k8s.io/endpointslice/util"
-	"github.com/go-logr/logr"
 
 	"setpoint.dev/setpoint/controller/services"
 )

@@ -119,7 +119,7 @@ func (c *Controller) replenish(namespace string, of schema.GroupResource) {
 func (c *Controller) reconcile(ctx context.Context, key loop.Key) (time.Duration, error) {
 	if _, err := c.quotas.ResourceQuotas(key.Namespace).Get(key.Name); err != nil {
 		c.kinds.keep(c.named())
-		return 0, nil // it is not there: a cache has no other error
+		return 0, nil //nolint:nilerr // it is not there: a cache has no other error
 	}
 	ctx = client.Uninitialized(ctx) // what waits has been charged, too
 	found, err := c.actor.Client.CoreV1().ResourceQuotas(key.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String()})
