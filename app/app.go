@@ -298,7 +298,7 @@ func (a *App) build(ctx context.Context) error {
 			Signing:      certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
 			UnusedTokens: a.cfg.UnusedTokens, Nodes: a.cfg.Nodes, NodeRanges: a.nodeRanges(),
 			Token: func(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
-				return authn.SecretToken(ctx, a.authority.ServiceAccountKey, account, secret)
+				return authn.SecretToken(ctx, a.tokens.signing, account, secret)
 			},
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/kubernetes/pkg/capabilities"
 
 	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/envtest"
@@ -37,6 +38,8 @@ type apiserver struct {
 	etcd    []string
 	parent  int
 	version bool
+	// privileged containers may be asked for.
+	privileged bool
 }
 
 // apiserverCommand stands in for kube-apiserver in test suites: its flags, its
@@ -53,6 +56,7 @@ func apiserverCommand() *cobra.Command {
 	f.IntVar(&s.port, "secure-port", 6443, "port to serve on")
 	f.StringVar(&s.certDir, "cert-dir", "/var/run/kubernetes", "folder with apiserver.crt and apiserver.key, unless --tls-cert-file says otherwise")
 	f.StringSliceVar(&s.etcd, "etcd-servers", nil, "the etcd of the same test suite, which says where data is kept")
+	f.BoolVar(&s.privileged, "allow-privileged", false, "let pods ask for privileged containers")
 	f.IntVar(&s.parent, "parent", 0, "process to end with")
 	_ = f.MarkHidden("parent") // it is there
 	requestFlags(c, &s.cfg)
@@ -105,6 +109,7 @@ func (s *apiserver) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	capabilities.Setup(s.privileged, 0)
 	cfg.Logger = logger()
 	for _, name := range worthSaying(c.Flags()) {
 		cfg.Logger.Warn("a flag changes nothing here", "flag", name)
@@ -123,7 +128,7 @@ func (s *apiserver) run(c *cobra.Command) error {
 func worthSaying(f *pflag.FlagSet) []string {
 	var names []string
 	f.Visit(func(flag *pflag.Flag) {
-		if _, is := flag.Value.(*ignored); is && flag.Name != "v" && flag.Name != "vmodule" && flag.Name != "allow-privileged" {
+		if _, is := flag.Value.(*ignored); is && flag.Name != "v" && flag.Name != "vmodule" {
 			names = append(names, flag.Name)
 		}
 	})

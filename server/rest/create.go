@@ -29,9 +29,6 @@ func (c *call) create() error {
 	if err != nil {
 		return err
 	}
-	if rv := m.GetResourceVersion(); rv != "" && rv != "0" {
-		return errors.New("resourceVersion should not be set on objects to be created")
-	}
 	upstream.WipeObjectMetaSystemFields(m)
 	if err := c.sameNamespace(m); err != nil {
 		return err
@@ -187,11 +184,27 @@ func (c *call) insertOnce(obj runtime.Object, attributes admission.Attributes, d
 	if dryRun {
 		return c.pretend(op, obj)
 	}
+	if err := unnumbered(obj); err != nil {
+		return nil, err
+	}
 	beside, err := c.remember(obj, nil)
 	if err != nil {
 		return nil, err
 	}
 	return c.commit(op, manager, slices.Concat(along, beside, c.asDefined())...)
+}
+
+// unnumbered refuses a new object that says which revision it is. Compat: it is
+// the last thing that is looked at, and a dry run does not look.
+func unnumbered(obj runtime.Object) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	if rv := m.GetResourceVersion(); rv != "" && rv != "0" {
+		return errors.New("resourceVersion should not be set on objects to be created")
+	}
+	return nil
 }
 
 // pretend is what commit would return, without a commit: obj with the revision
