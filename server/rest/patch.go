@@ -122,7 +122,7 @@ func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old run
 		return nil, err
 	}
 	before := c.storedAs(as)
-	if before == nil {
+	if before == nil || c.resource.Custom != nil { // Compat: errors show it, and what is stored has its own order
 		if before, err = c.codec().Encode(speaks, old, as.GroupVersion()); err != nil {
 			return nil, err
 		}
