@@ -408,8 +408,10 @@ func aggregateResource(r *kinds.Resource, version string) apidiscovery.APIResour
 		scope = apidiscovery.ScopeNamespace
 	}
 	kindOf := func(k schema.GroupVersionKind) *metav1.GroupVersionKind {
-		if k.Group == r.Group && k.Version == version {
-			return &metav1.GroupVersionKind{Kind: k.Kind} // the group and version that it is listed in
+		if k.Group == r.Group && k.Version == version && r.Custom == nil {
+			// Compat: the group and version are those that it is listed in; custom
+			// kinds say them.
+			return &metav1.GroupVersionKind{Kind: k.Kind}
 		}
 		return &metav1.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Kind}
 	}

@@ -135,7 +135,7 @@ func (d *definer) definitions(ref common.ReferenceCallback, in *schema.GroupVers
 		list := c.kind
 		list.Kind += "List"
 		defs[customName(c.kind)] = ofKind(def, c.kind)
-		defs[customName(list)] = ofKind(c.list(ref), list)
+		defs[customName(list)] = ofKind(c.list(ref, def.Schema.Extensions[extensionSelectable]), list)
 	}
 	return defs
 }
@@ -182,14 +182,21 @@ func anyObject(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{Schema: *s, Dependencies: []string{meta + "ObjectMeta"}}
 }
 
-// list is the schema of a list of the kind.
-func (c customKind) list(ref common.ReferenceCallback) common.OpenAPIDefinition {
+// extensionSelectable says which fields objects can be selected by.
+const extensionSelectable = "x-kubernetes-selectable-fields"
+
+// list is the schema of a list of the kind. Compat: what its items can be
+// selected by, if anything, is said of the list, too.
+func (c customKind) list(ref common.ReferenceCallback, selectable any) common.OpenAPIDefinition {
 	name := customName(c.kind)
 	s := withType(ref, "ListMeta", metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"]).
 		WithDescription(c.kind.Kind + "List is a list of " + c.kind.Kind).
 		WithRequired("items")
 	s.SetProperty("items", *spec.ArrayProperty(&spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref(name)}}).
 		WithDescription("List of " + c.plural + ". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"))
+	if selectable != nil {
+		s.AddExtension(extensionSelectable, selectable)
+	}
 	return common.OpenAPIDefinition{Schema: *s, Dependencies: []string{meta + "ListMeta", name}}
 }
 

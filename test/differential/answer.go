@@ -56,7 +56,7 @@ var own = map[string]bool{"gitVersion": true, "gitCommit": true, "buildDate": tr
 
 // NewAnswer reads an answer. Kept values are written as the names they have;
 // fields whose paths are to be ignored are left out.
-func NewAnswer(r *http.Response, body []byte, kept map[string]string, ignored []string) Answer {
+func NewAnswer(r *http.Response, body []byte, kept map[string]string, of Part) Answer {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d\n", r.StatusCode)
 	for _, name := range headers {
@@ -67,7 +67,7 @@ func NewAnswer(r *http.Response, body []byte, kept map[string]string, ignored []
 		}
 	}
 	b.WriteString("\n")
-	b.WriteString(normalBody(r.Header.Get("Content-Type"), body, ignored))
+	b.WriteString(normalBody(r.Header.Get("Content-Type"), body, of))
 	text := b.String()
 	for name, value := range kept {
 		if len(value) >= minKept {
@@ -85,23 +85,23 @@ func NewAnswer(r *http.Response, body []byte, kept map[string]string, ignored []
 const minKept = 8
 
 // normalBody is a body as indented JSON; several, when it is a stream.
-func normalBody(contentType string, body []byte, ignored []string) string {
+func normalBody(contentType string, body []byte, of Part) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	switch {
 	case len(body) == 0:
 		return "(no body)"
 	case media == "application/json":
-		return normalJSON(body, ignored)
+		return normalJSON(body, of)
 	case media == "application/yaml":
 		j, err := yaml.YAMLToJSON(body)
 		if err != nil {
 			return string(body)
 		}
-		return normalJSON(j, ignored)
+		return normalJSON(j, of)
 	case media == "application/vnd.kubernetes.protobuf" && !strings.Contains(contentType, "stream"):
 		return normalProtobuf(body)
 	case media == runtime.ContentTypeCBOR, media == runtime.ContentTypeCBORSequence:
-		return normalCBOR(body, ignored)
+		return normalCBOR(body, of)
 	default:
 		return string(body)
 	}
@@ -109,7 +109,7 @@ func normalBody(contentType string, body []byte, ignored []string) string {
 
 // normalCBOR is one item or several as JSON. Neither server gives the pairs of
 // a map an order.
-func normalCBOR(body []byte, ignored []string) string {
+func normalCBOR(body []byte, of Part) string {
 	var text strings.Builder
 	text.WriteString("CBOR\n")
 	frames := cbor.NewFramer().NewFrameReader(io.NopCloser(bytes.NewReader(body)))
@@ -130,7 +130,7 @@ func normalCBOR(body []byte, ignored []string) string {
 		if !bytes.HasPrefix(frame, []byte{0xd9, 0xd9, 0xf7}) {
 			text.WriteString("(does not say so)\n")
 		}
-		text.WriteString(normalJSON(append(j, '\n'), ignored))
+		text.WriteString(normalJSON(append(j, '\n'), of))
 	}
 }
 
@@ -147,10 +147,10 @@ func normalProtobuf(body []byte) string {
 	if err != nil {
 		return err.Error()
 	}
-	return "protobuf of " + kind.String() + "\n" + normalJSON(j, nil)
+	return "protobuf of " + kind.String() + "\n" + normalJSON(j, Part{})
 }
 
-func normalJSON(body []byte, ignored []string) string {
+func normalJSON(body []byte, of Part) string {
 	var b strings.Builder
 	if n := bytes.Count(body, []byte("\n  ")); n > 0 {
 		b.WriteString("(indented)\n")
@@ -162,8 +162,11 @@ func normalJSON(body []byte, ignored []string) string {
 		if err := d.Decode(&v); err != nil {
 			return string(body)
 		}
-		for _, path := range ignored {
+		for _, path := range of.Ignore {
 			drop(v, strings.Split(path, "."))
+		}
+		if of.Only != "" {
+			v, _ = named(v, of.Only)
 		}
 		j, err := json.MarshalIndent(normal(v), "", " ")
 		if err != nil {
@@ -186,6 +189,41 @@ func drop(v any, path []string) {
 	} else {
 		drop(m[path[0]], path[1:])
 	}
+}
+
+// named is what is under names that contain a text, and whether there is any. A
+// list has the items whose own name does.
+func named(v any, text string) (any, bool) {
+	found := false
+	switch v := v.(type) {
+	case map[string]any:
+		for name, value := range v {
+			if strings.Contains(name, text) {
+				found = true
+				continue
+			}
+			if left, some := named(value, text); some {
+				v[name], found = left, true
+			} else {
+				delete(v, name)
+			}
+		}
+		return v, found
+	case []any:
+		var left []any
+		for _, item := range v {
+			m, _ := item.(map[string]any)
+			about, _ := m["metadata"].(map[string]any)
+			for _, name := range []any{m["name"], about["name"]} {
+				if s, _ := name.(string); strings.Contains(s, text) {
+					left = append(left, item)
+					break
+				}
+			}
+		}
+		return left, len(left) > 0
+	}
+	return nil, false
 }
 
 var age = regexp.MustCompile(`^\d+m?s$|^<unknown>$`)

@@ -20,7 +20,9 @@
 //
 // Until sends the request again until the answer contains a text, each text
 // when it stands several times, for what one of the servers does a little later. Ignore names fields of the answer that
-// are not compared, since one of the servers fills them in later.
+// are not compared, since one of the servers fills them in later. Only compares
+// no more of a document than what is under names that contain a text. With "Body: long N"
+// ${long} in the body is a text of N letters.
 package differential
 
 import (
@@ -31,6 +33,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,7 +48,8 @@ type Request struct {
 	Path   string
 	Header http.Header
 	Body   string
-	// Form is what the body is turned into before it is sent: cbor, hex or "".
+	// Form is what the body is turned into before it is sent: cbor, hex, long with a
+	// number, or "".
 	Form string
 	// Nobody says that the client does not say who it is.
 	Nobody bool
@@ -53,8 +57,16 @@ type Request struct {
 	Keep map[string]string
 	// Until is what the answer has to contain.
 	Until []string
+	Part
+}
+
+// Part is what of an answer is compared.
+type Part struct {
 	// Ignore are paths of fields that are not compared.
 	Ignore []string
+	// Only is a text; what is compared is named by something that contains it. ""
+	// means everything.
+	Only string
 }
 
 // Read reads the requests of those files of a folder whose name matches, in the
@@ -116,7 +128,7 @@ func parse(text string) (Request, error) {
 	}
 	if r.Body != "" && r.Header.Get("Content-Type") == "" {
 		r.Header.Set("Content-Type", "application/json")
-		if r.Form != "" {
+		if r.Form == "cbor" || r.Form == "hex" {
 			r.Header.Set("Content-Type", runtime.ContentTypeCBOR)
 		}
 	}
@@ -125,6 +137,10 @@ func parse(text string) (Request, error) {
 
 // content is what is sent when text is the body.
 func (r *Request) content(text string) ([]byte, error) {
+	if size, is := strings.CutPrefix(r.Form, "long "); is {
+		n, err := strconv.Atoi(size)
+		return []byte(strings.ReplaceAll(text, "${long}", strings.Repeat("x", max(0, n)))), err
+	}
 	switch r.Form {
 	case "":
 		return []byte(text), nil
@@ -151,6 +167,8 @@ func (r *Request) set(name, value string) {
 		r.Form = value
 	case "Until":
 		r.Until = append(r.Until, value)
+	case "Only":
+		r.Only = value
 	case "Ignore":
 		r.Ignore = append(r.Ignore, strings.Fields(value)...)
 	case "Certificate":

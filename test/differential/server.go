@@ -56,7 +56,7 @@ func (s *Server) Do(ctx context.Context, r Request) (Answer, error) {
 		for name, path := range r.Keep {
 			s.kept[name] = field(body, path)
 		}
-		return NewAnswer(response, body, s.kept, r.Ignore), nil
+		return NewAnswer(response, body, s.kept, r.Part), nil
 	}
 }
 
