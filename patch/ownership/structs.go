@@ -64,17 +64,19 @@ func (d *differ) structField(s shape, f *value.FieldCacheEntry, before, after re
 	if t := s.granular(before, after); t != nil && !added && !gone {
 		return d.structs(s, t, reflect.Indirect(before), reflect.Indirect(after))
 	}
-	var was, is any = absent{}, absent{}
-	var err error
-	if !added {
-		if was, err = untyped(before); err != nil {
-			return err
-		}
+	if added {
+		return d.addGo(s, after)
 	}
-	if !gone {
-		if is, err = untyped(after); err != nil {
-			return err
-		}
+	was, err := untyped(before)
+	if err != nil {
+		return err
+	}
+	if gone {
+		return d.compare(s, was, absent{})
+	}
+	is, err := untyped(after)
+	if err != nil {
+		return err
 	}
 	return d.compare(s, was, is)
 }
