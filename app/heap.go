@@ -14,7 +14,7 @@ import (
 // collections, however little is in use; one that is quiet for a while keeps to
 // Go's pace and gives the memory back.
 const (
-	spare       = 96 << 20
+	spare       = 64 << 20
 	goPercent   = 100 // Go's own pace
 	paceEvery   = time.Second
 	quietAfter  = 15 // looks without a collection
