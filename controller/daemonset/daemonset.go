@@ -27,6 +27,7 @@ import (
 	"setpoint.dev/setpoint/controller/own"
 	"setpoint.dev/setpoint/controller/pods"
 	"setpoint.dev/setpoint/controller/revision"
+	"setpoint.dev/setpoint/controller/template"
 )
 
 // workers is how many sets are worked on at once; a pod that failed on a node is
@@ -192,11 +193,7 @@ func (c *Controller) actOnPods(ctx context.Context, set *appsv1.DaemonSet, p Pla
 // rename leads to another name for the set's template: the one it has is taken.
 func (c *Controller) rename(ctx context.Context, set *appsv1.DaemonSet) error {
 	set = set.DeepCopy()
-	n := int32(1)
-	if set.Status.CollisionCount != nil {
-		n += *set.Status.CollisionCount
-	}
-	set.Status.CollisionCount = &n
+	set.Status.CollisionCount = template.Collided(set.Status.CollisionCount)
 	_, err := c.actor.Client.AppsV1().DaemonSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
 	return err
 }

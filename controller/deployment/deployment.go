@@ -21,6 +21,7 @@ import (
 
 	"setpoint.dev/setpoint/controller/loop"
 	"setpoint.dev/setpoint/controller/own"
+	"setpoint.dev/setpoint/controller/template"
 )
 
 // workers is how many deployments are worked on at once. Compat: as upstream.
@@ -106,8 +107,7 @@ func (c *Controller) observe(ctx context.Context, d *appsv1.Deployment) (Observe
 	if err != nil {
 		return seen, err
 	}
-	all := append(own.By[*appsv1.ReplicaSet](c.sets, d.UID), own.Orphans[*appsv1.ReplicaSet](c.sets, d.Namespace)...)
-	seen.Sets, err = own.Claim(ctx, own.Owner{
+	seen.Sets, err = own.Claimed[*appsv1.ReplicaSet](ctx, c.sets, own.Owner{
 		Object: d, Kind: kind,
 		Fresh: func(ctx context.Context) (metav1.Object, error) {
 			return c.actor.Client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
@@ -116,7 +116,7 @@ func (c *Controller) observe(ctx context.Context, d *appsv1.Deployment) (Observe
 			_, err := c.actor.Client.AppsV1().ReplicaSets(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 			return err
 		},
-	}, all, func(set *appsv1.ReplicaSet) bool { return selector.Matches(labels.Set(set.Labels)) })
+	}, selector)
 	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		for _, set := range seen.Sets {
 			seen.Pods = append(seen.Pods, own.By[*corev1.Pod](c.pods, set.UID)...)
@@ -183,10 +183,7 @@ func (c *Controller) create(ctx context.Context, seen Observed, set *appsv1.Repl
 		return false, err
 	}
 	next := d.DeepCopy()
-	next.Status.CollisionCount = new(int32(1))
-	if n := d.Status.CollisionCount; n != nil {
-		*next.Status.CollisionCount += *n
-	}
+	next.Status.CollisionCount = template.Collided(d.Status.CollisionCount)
 	_, err = apps.Deployments(d.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
 	return false, err
 }

@@ -17,6 +17,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -85,6 +86,13 @@ type Owner struct {
 	// Finalizers are given to objects that are adopted, and taken from those that
 	// are released.
 	Finalizers []string
+}
+
+// Claimed returns what is the owner's of all that an index by owner has: what it
+// controls and selects, and orphans that it selects.
+func Claimed[T metav1.Object](ctx context.Context, in cache.Indexer, o Owner, selector labels.Selector) ([]T, error) {
+	all := append(By[T](in, o.GetUID()), Orphans[T](in, o.GetNamespace())...)
+	return Claim(ctx, o, all, func(obj T) bool { return selector.Matches(labels.Set(obj.GetLabels())) })
 }
 
 // Claim returns those of objs that are the owner's, after it has adopted the

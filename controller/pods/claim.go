@@ -20,6 +20,5 @@ func Claim(ctx context.Context, c kubernetes.Interface, in cache.Indexer, owner 
 		_, err := c.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}
-	all := append(own.By[*corev1.Pod](in, owner.GetUID()), own.Orphans[*corev1.Pod](in, owner.GetNamespace())...)
-	return own.Claim(ctx, owner, all, func(p *corev1.Pod) bool { return selector.Matches(labels.Set(p.Labels)) })
+	return own.Claimed[*corev1.Pod](ctx, in, owner, selector)
 }

@@ -22,8 +22,7 @@ func Claim(ctx context.Context, c kubernetes.Interface, in cache.Indexer, owner 
 		_, err := c.AppsV1().ControllerRevisions(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}
-	all := append(own.By[*appsv1.ControllerRevision](in, owner.GetUID()), own.Orphans[*appsv1.ControllerRevision](in, owner.GetNamespace())...)
-	return own.Claim(ctx, owner, all, func(r *appsv1.ControllerRevision) bool { return selector.Matches(labels.Set(r.Labels)) })
+	return own.Claimed[*appsv1.ControllerRevision](ctx, in, owner, selector)
 }
 
 // Keep writes the choice, where there is something to write. It says whether its

@@ -25,6 +25,7 @@ import (
 	"setpoint.dev/setpoint/controller/own"
 	"setpoint.dev/setpoint/controller/pods"
 	"setpoint.dev/setpoint/controller/revision"
+	"setpoint.dev/setpoint/controller/template"
 )
 
 // workers is how many sets are worked on at once. Compat: as upstream.
@@ -146,11 +147,7 @@ func (c *Controller) act(ctx context.Context, set *appsv1.StatefulSet, p Plan) e
 // rename leads to another name for the set's template: the one it has is taken.
 func (c *Controller) rename(ctx context.Context, set *appsv1.StatefulSet) error {
 	set = set.DeepCopy()
-	n := int32(1)
-	if set.Status.CollisionCount != nil {
-		n += *set.Status.CollisionCount
-	}
-	set.Status.CollisionCount = &n
+	set.Status.CollisionCount = template.Collided(set.Status.CollisionCount)
 	_, err := c.actor.Client.AppsV1().StatefulSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
 	return err
 }

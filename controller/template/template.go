@@ -1,4 +1,5 @@
-// Package template names pod templates: equal templates have equal names.
+// Package template names pod templates: equal templates have equal names. Where
+// two that differ come to one name, a number of collisions leads to another.
 package template
 
 import (
@@ -23,4 +24,13 @@ func Hash(t *corev1.PodTemplateSpec, collisions *int32) string {
 		h.Write(b[:])
 	}
 	return rand.SafeEncodeString(strconv.FormatUint(uint64(h.Sum32()), 10))
+}
+
+// Collided is the number of collisions after one more.
+func Collided(collisions *int32) *int32 {
+	n := int32(1)
+	if collisions != nil {
+		n += *collisions
+	}
+	return &n
 }
