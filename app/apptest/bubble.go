@@ -14,6 +14,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/client"
@@ -56,10 +57,13 @@ func InBubble(t testing.TB, cfg app.Config) (b *Bubble, stop func()) {
 	})
 }
 
-// silence has client-go's errors told to nobody. One of those who would be told
-// sleeps if errors come too fast, by what it has last seen of a clock outside of
-// the bubble: for decades.
-var silence = sync.OnceFunc(func() { utilruntime.ErrorHandlers = nil })
+// silence has what client-go says told to nobody. One of those who would be told
+// of errors sleeps if they come too fast, by what it has last seen of a clock
+// outside of the bubble: for decades.
+var silence = sync.OnceFunc(func() {
+	utilruntime.ErrorHandlers = nil
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+})
 
 // Turn turns the clock, and waits until what follows from that is done.
 func (b *Bubble) Turn(by time.Duration) {
