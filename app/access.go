@@ -93,9 +93,6 @@ func (a *App) decide(ctx context.Context, lookup rest.Lookup, roles *authz.Roles
 	if err := checkIssuers(cfg.ServiceAccountIssuers); err != nil {
 		return nil, err
 	}
-	if err := a.loadTokenKeys(); err != nil {
-		return nil, err
-	}
 	anonymous := cfg.Anonymous == nil || *cfg.Anonymous
 	if anonymous && slices.Contains(cfg.AuthorizationModes, authz.AlwaysAllow) {
 		// Compat: with nobody to refuse them, strangers are not let in at all.

@@ -49,6 +49,7 @@ import (
 	"setpoint.dev/setpoint/server/bootstrap"
 	"setpoint.dev/setpoint/server/discovery"
 	"setpoint.dev/setpoint/server/openapi"
+	served "setpoint.dev/setpoint/server/planes"
 	"setpoint.dev/setpoint/server/rest"
 	"setpoint.dev/setpoint/server/route"
 	"setpoint.dev/setpoint/server/serviceip"
@@ -127,9 +128,17 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// App is a control plane that is ready to run.
+// App is a control plane that is ready to run. That of a fork has rooms of its
+// own for everything that reads a plane, and shares the rest with main's.
 type App struct {
 	cfg         Config
+	plane       string
+	main        *App // nil for main itself
+	builtin     *kinds.List
+	counts      *metrics.Metrics
+	drained     chan struct{} // closed when the server begins to end
+	issuer      *authn.Issuer
+	planes      *planes // nil for a fork
 	authority   *pki.Authority
 	store       *store.Store
 	hub         *watch.Hub
@@ -241,34 +250,61 @@ func openEngine(ctx context.Context, cfg Config) (engine.Engine, error) {
 
 // build makes the rooms above the store.
 func (a *App) build(ctx context.Context) error {
-	lookup := rest.Lookup{Store: a.store}
-	builtin := kinds.Builtin(kinds.Deps{
+	a.plane, a.counts, a.drained = store.Main, metrics.New(), make(chan struct{})
+	a.builtin = kinds.Builtin(kinds.Deps{
 		Authorizer: authorizer.AuthorizerFunc(a.allows), JoinServices: serviceip.New(serviceip.Config{NodePorts: a.cfg.NodePorts}).Join, JoinDefinitions: crd.Join,
 	})
+	if err := a.openAudit(); err != nil {
+		return err
+	}
+	if err := a.loadTokenKeys(); err != nil {
+		return err
+	}
+	a.planes = newPlanes(a)
+	if err := a.buildPlane(ctx); err != nil {
+		return err
+	}
+	a.counts.CountWaiting(a.rest.CountWaiting)
+	a.counts.CountObjects(a.rest.Counts)
+	if err := a.buildControllers(a.cfg.Controllers, a.counts); err != nil {
+		return err
+	}
+	if err := a.bootstrap(ctx); err != nil {
+		return err
+	}
+	return a.register(ctx, rest.Lookup{Store: a.store})
+}
+
+// openAudit opens the audit log, if there is to be one.
+func (a *App) openAudit() (err error) {
+	cfg := a.cfg.Audit
+	switch {
+	case cfg.Path != "":
+		cfg.Logger, cfg.Dropped = a.cfg.Logger, a.counts.Dropped.Inc
+		a.audit, err = audit.Open(cfg)
+		return err
+	case cfg.PolicyFile != "":
+		return errors.New("audit: a policy, but no path to write to")
+	default:
+		return nil
+	}
+}
+
+// buildPlane makes the rooms that read the plane.
+func (a *App) buildPlane(ctx context.Context) error {
+	lookup := rest.Lookup{Store: a.store, Plane: a.plane}
 	services := aggregate.Resolver{Objects: lookup}
-	a.kinds = crd.NewRegistry(builtin, lookup.Definitions(), &crd.Conversion{Services: services}, a.cfg.Logger)
+	a.kinds = crd.NewRegistry(a.builtin, lookup.Definitions(0), &crd.Conversion{Services: services}, a.cfg.Logger)
 	all := a.kinds.Kinds
-	drained := make(chan struct{})
 	roles := authz.NewRoles(lookup)
 	clients, err := a.decide(ctx, lookup, roles)
 	if err != nil {
 		return err
 	}
-	counts := metrics.New()
-	if a.cfg.Audit.Path != "" {
-		cfg := a.cfg.Audit
-		cfg.Logger, cfg.Dropped = a.cfg.Logger, counts.Dropped.Inc
-		if a.audit, err = audit.Open(cfg); err != nil {
-			return err
-		}
-	} else if a.cfg.Audit.PolicyFile != "" {
-		return errors.New("audit: a policy, but no path to write to")
-	}
-	issuer, err := authn.NewIssuer(a.cfg.Access.issuer(a.tokens, a.Address(), lookup))
-	if err != nil {
+	if a.issuer, err = authn.NewIssuer(a.cfg.Access.issuer(a.tokens, a.Address(), lookup)); err != nil {
 		return err
 	}
-	objects, health := &rest.Objects{Store: a.store, Kinds: all}, &initializer.Health{}
+	objects, health := &rest.Objects{Store: a.store, On: a.plane, Kinds: all}, &initializer.Health{}
 	a.checker = policy.NewChecker(policy.Checker{Objects: objects, Kinds: all, Send: a.send, Logger: a.cfg.Logger})
 	a.stalls = webhook.NewStalls(webhook.Stalls{Objects: objects, Reachable: reachable(services), Send: a.send, Logger: a.cfg.Logger})
 	chain, err := admission.New(admission.Config{
@@ -278,42 +314,62 @@ func (a *App) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.rest = rest.New(rest.Config{Store: a.store, Hub: a.hub, Kinds: all, Admission: upstream.WithAudit(chain), Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: issuer, Drain: drained, Guard: authz.NewGuard(roles, a.may), Watched: counts.Events, Initializers: a.cfg.Initializers, Health: health, Initialized: counts.Initialized})
-	counts.CountWaiting(a.rest.CountWaiting)
-	counts.CountObjects(a.rest.Counts)
-	a.aggregate = aggregate.New(aggregate.Config{
-		Objects: lookup, API: a.rest, Kinds: all, Certificate: a.authority.FrontProxy, Drain: drained, Logger: a.cfg.Logger,
-	})
-	found, specs := discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), openapi.New(all, server.Version())
-	found.Join(a.aggregate.Joined)
-	specs.Join(a.aggregate)
-	a.server = server.New(server.Config{
-		REST: a.rest, Discovery: found, OpenAPI: specs, Elsewhere: a.aggregate.Find, Authn: a.who, Authz: a.may, Issuer: issuer, Logger: a.cfg.Logger,
-		Certificate: a.certificate, ClientCAs: a.authority.AskedPool(clients), Drained: drained, EndAtOnce: a.cfg.EndAtOnce,
-		Audit: a.audit, Metrics: counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
-	})
-	if len(a.cfg.Controllers) > 0 {
-		a.control, err = controller.New(controller.Config{
-			Handler: a.server, Controllers: a.cfg.Controllers, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
-			Signing:      certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
-			UnusedTokens: a.cfg.UnusedTokens, Nodes: a.cfg.Nodes, NodeRanges: a.nodeRanges(),
-			Token: func(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
-				return authn.SecretToken(ctx, a.tokens.signing, account, secret)
-			},
+	cfg := rest.Config{
+		Store: a.store, Plane: a.plane, Hub: a.hub, Kinds: all, Admission: upstream.WithAudit(chain), Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: a.issuer,
+		Drain: a.drained, Guard: authz.NewGuard(roles, a.may), Watched: a.counts.Events, Initializers: a.cfg.Initializers, Health: health, Initialized: a.counts.Initialized,
+	}
+	if a.main != nil {
+		cfg.Like = a.main.rest
+	}
+	a.rest = rest.New(cfg)
+	door := a.door(a.rest, all)
+	if a.main == nil {
+		a.aggregate = aggregate.New(aggregate.Config{
+			Objects: lookup, API: a.rest, Kinds: all, Certificate: a.authority.FrontProxy, Drain: a.drained, Logger: a.cfg.Logger,
 		})
-		if err != nil {
-			return err
-		}
+		door.Discovery.Join(a.aggregate.Joined)
+		door.OpenAPI.Join(a.aggregate)
+		door.Elsewhere, door.ClientCAs, door.Planes = a.aggregate.Find, a.authority.AskedPool(clients), &served.Server{Keeper: a.planes}
 	}
-	if err := a.bootstrap(ctx); err != nil {
-		return err
+	a.server = server.New(door)
+	return nil
+}
+
+// door is what a server of the plane is made of, with kinds that may be those of
+// its past.
+func (a *App) door(objects *rest.Handler, all func() *kinds.List) server.Config {
+	return server.Config{
+		REST: objects, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), OpenAPI: openapi.New(all, server.Version()),
+		Elsewhere: func(string) http.Handler { return nil }, Authn: a.who, Authz: a.may, Issuer: a.issuer, Logger: a.cfg.Logger,
+		Certificate: a.certificate, Drained: a.drained, EndAtOnce: a.cfg.EndAtOnce,
+		Audit: a.audit, Metrics: a.counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	}
-	return a.register(ctx, lookup)
+}
+
+// buildControllers makes the controllers that names ask for, if there are any.
+func (a *App) buildControllers(names []string, counts *metrics.Metrics) (err error) {
+	if len(names) == 0 {
+		return nil
+	}
+	a.control, err = controller.New(controller.Config{
+		Handler: a.server, Controllers: names, RootCA: a.authority.CACert, Metrics: counts, Logger: a.cfg.Logger,
+		Signing:      certificate.Authority{Certificate: a.authority.CA, Key: a.authority.CAKey, Life: a.cfg.SigningDuration},
+		UnusedTokens: a.cfg.UnusedTokens, Nodes: a.cfg.Nodes, NodeRanges: a.nodeRanges(),
+		Token: func(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+			return authn.SecretToken(ctx, a.tokens.signing, account, secret)
+		},
+	})
+	return err
 }
 
 // allows answers what kinds ask about users. Who decides is not known yet when
-// kinds are made.
+// kinds are made, and is another in each plane.
 func (a *App) allows(ctx context.Context, about authorizer.Attributes) (authorizer.Decision, string, error) {
+	if what := route.From(ctx); what != nil {
+		if fork := a.planes.find(what.Plane); fork != nil {
+			return fork.may.Authorize(ctx, about)
+		}
+	}
 	return a.may.Authorize(ctx, about)
 }
 
@@ -457,6 +513,10 @@ func (a *App) Run(ctx context.Context) error {
 		return a.server.Run(ctx, a.listener)
 	})
 	g.Go(func() error { return a.hub.Run(hubs) })
+	g.Go(func() error {
+		<-hubs.Done()
+		return a.planes.close()
+	})
 	a.startBackground(hubs, &g)
 	if a.control != nil {
 		g.Go(func() error { return a.control.Run(ctx) })

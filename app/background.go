@@ -29,16 +29,6 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	if a.audit != nil {
 		g.Go(func() error { return a.audit.Run(ctx) })
 	}
-	g.Go(func() error { return a.who.Run(ctx) })
-	g.Go(func() error { return a.may.Run(ctx) })
-	if a.nodes != nil {
-		g.Go(func() error { return a.rest.Observe(ctx, authz.Observed(), concernsNode, a.nodes.Observe) })
-	}
-	g.Go(func() error {
-		return a.rest.Repair(ctx, repairEvery, serviceip.Watched(), serviceip.Repair, func(err error) {
-			a.cfg.Logger.Error("addresses of services are not repaired yet", "error", err)
-		})
-	})
 	g.Go(func() error { return a.rest.Observe(ctx, aggregate.Tables, a.concernsServers, a.aggregate.Observe) })
 	g.Go(func() error { return a.aggregate.Run(ctx) })
 	g.Go(func() error {
@@ -51,6 +41,21 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 		case <-ctx.Done():
 		}
 		return nil
+	})
+	a.tendPlane(ctx, g)
+}
+
+// tendPlane starts what looks after the plane until ctx ends.
+func (a *App) tendPlane(ctx context.Context, g *errgroup.Group) {
+	g.Go(func() error { return a.who.Run(ctx) })
+	g.Go(func() error { return a.may.Run(ctx) })
+	if a.nodes != nil {
+		g.Go(func() error { return a.rest.Observe(ctx, authz.Observed(), concernsNode, a.nodes.Observe) })
+	}
+	g.Go(func() error {
+		return a.rest.Repair(ctx, repairEvery, serviceip.Watched(), serviceip.Repair, func(err error) {
+			a.cfg.Logger.Error("addresses of services are not repaired yet", "error", err)
+		})
 	})
 	g.Go(func() error { return a.kinds.Run(ctx, a.rest) })
 	g.Go(func() error {

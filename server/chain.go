@@ -52,6 +52,12 @@ func (s *Server) steps() []step {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.underWay.Add(1)
 	defer s.underWay.Add(-1)
+	if s.Planes != nil {
+		if other, inner := s.Planes.Inside(r); other != nil {
+			other.ServeHTTP(w, inner)
+			return
+		}
+	}
 	a := newAnswer(w, r, s.WriteTimeout)
 	defer func() { s.finish(a, r, recover()) }()
 	for _, next := range s.chain {
@@ -60,6 +66,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			rest.WriteError(a, r, err)
 			return
 		}
+	}
+	if s.Planes != nil && route.From(r.Context()).OfPlanes() {
+		s.Planes.ServeHTTP(a, r)
+		return
 	}
 	if other := s.Elsewhere(r.URL.Path); other != nil {
 		other.ServeHTTP(a, r)

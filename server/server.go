@@ -26,6 +26,7 @@ import (
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/discovery"
 	"setpoint.dev/setpoint/server/openapi"
+	"setpoint.dev/setpoint/server/planes"
 	"setpoint.dev/setpoint/server/rest"
 )
 
@@ -37,10 +38,12 @@ type Config struct {
 	// Elsewhere finds who serves a path that another server serves; it returns
 	// nil for all others.
 	Elsewhere func(path string) http.Handler
-	Authn     authenticator.Request
-	Authz     authorizer.Authorizer
-	Issuer    *authn.Issuer
-	Logger    *slog.Logger
+	// Planes serves other planes and the past; nil serves none.
+	Planes *planes.Server
+	Authn  authenticator.Request
+	Authz  authorizer.Authorizer
+	Issuer *authn.Issuer
+	Logger *slog.Logger
 	// Audit writes down what is asked; nil writes nothing.
 	Audit *audit.Log
 	// Metrics count what is asked; nil counts nothing and serves no /metrics.

@@ -38,7 +38,7 @@ const (
 // Reconciled says that roles and bindings are as they were when Bootstrap last
 // sealed them, with the same edition.
 func (h *Handler) Reconciled(ctx context.Context, edition string) (bool, error) {
-	sn, err := h.Store.Snapshot(store.Main)
+	sn, err := h.Store.Snapshot(h.Plane)
 	if err != nil {
 		return false, err
 	}
@@ -70,7 +70,7 @@ func countRoles(ctx context.Context, sn *store.Snapshot) (count int, latest stor
 // Stored is the stored object of the kind, namespace and name of another, of
 // the version that it is stored in; nil when there is none.
 func (h *Handler) Stored(ctx context.Context, external runtime.Object) (runtime.Object, error) {
-	c, err := h.about(store.Main, external)
+	c, err := h.about(h.Plane, external)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (h *Handler) Stored(ctx context.Context, external runtime.Object) (runtime.
 // reconciled with an edition. An object with a UID changes the stored one, if it
 // differs; any other is new and takes the place of what is there.
 func (h *Handler) Bootstrap(ctx context.Context, objects []runtime.Object, edition string) error {
-	sn, err := h.Store.Snapshot(store.Main)
+	sn, err := h.Store.Snapshot(h.Plane)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (h *Handler) Bootstrap(ctx context.Context, objects []runtime.Object, editi
 		return err
 	}
 	if text := seal(edition, count); sealed == nil || latest > sealed.Rev || string(sealed.Value()) != text {
-		ops = append(ops, store.Op{Plane: store.Main, Resource: sealTable, Key: sealKey, Value: []byte(text), RevAt: -1})
+		ops = append(ops, store.Op{Plane: h.Plane, Resource: sealTable, Key: sealKey, Value: []byte(text), RevAt: -1})
 	}
 	if len(ops) == 0 {
 		return nil
@@ -133,7 +133,7 @@ func (h *Handler) Bootstrap(ctx context.Context, objects []runtime.Object, editi
 
 // bootstrapped is the operation that stores an object, if it changes anything.
 func (h *Handler) bootstrapped(ctx context.Context, external runtime.Object) (op store.Op, changes bool, err error) {
-	c, err := h.about(store.Main, external)
+	c, err := h.about(h.Plane, external)
 	if err != nil {
 		return store.Op{}, false, err
 	}

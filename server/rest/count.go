@@ -5,13 +5,12 @@ import (
 	"time"
 
 	"setpoint.dev/setpoint/metrics"
-	"setpoint.dev/setpoint/store"
 )
 
 // Counts yields how many objects of each stored resource plane main holds.
 func (h *Handler) Counts() iter.Seq[metrics.Count] {
 	return func(yield func(metrics.Count) bool) {
-		sn, err := h.Store.Snapshot(store.Main)
+		sn, err := h.Store.Snapshot(h.Plane)
 		if err != nil {
 			return // main is always there
 		}

@@ -80,7 +80,7 @@ type expiry struct {
 // recall makes marks from the objects that are there: they say themselves when
 // they were written.
 func (e *expiry) recall(ctx context.Context) error {
-	sn, err := e.h.Store.Snapshot(store.Main)
+	sn, err := e.h.Store.Snapshot(e.h.Plane)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (e *expiry) pass(ctx context.Context) error {
 // sweep deletes a batch of what was last written at due or before, and says
 // whether there may be more.
 func (e *expiry) sweep(ctx context.Context, due store.Revision) (more bool, err error) {
-	sn, err := e.h.Store.Snapshot(store.Main)
+	sn, err := e.h.Store.Snapshot(e.h.Plane)
 	if err != nil {
 		return false, err
 	}
@@ -174,7 +174,7 @@ func (e *expiry) sweep(ctx context.Context, due store.Revision) (more bool, err 
 		}
 		g.Go(func() error {
 			_, err := e.h.Store.Commit(ctx, store.Provenance{User: "system:apiserver", Verb: "expire"},
-				store.Op{Plane: store.Main, Resource: e.table, Key: o.Key(), If: store.At(o.Rev), Delete: true})
+				store.Op{Plane: e.h.Plane, Resource: e.table, Key: o.Key(), If: store.At(o.Rev), Delete: true})
 			if isConflict(err) {
 				return nil // it was written or deleted meanwhile
 			}

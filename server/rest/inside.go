@@ -21,10 +21,10 @@ import (
 	"setpoint.dev/setpoint/store"
 )
 
-// inside is a request of the control plane itself, to plane main.
+// inside is a request of the control plane itself, to its plane.
 func (h *Handler) inside(ctx context.Context, r *kinds.Resource, verb, namespace, name, subresource string) (*call, error) {
 	version := r.Versions[0]
-	info := &route.Request{Plane: store.Main, RequestInfo: &request.RequestInfo{
+	info := &route.Request{Plane: h.Plane, RequestInfo: &request.RequestInfo{
 		IsResourceRequest: true, Verb: verb, APIPrefix: "apis", APIGroup: r.Group, APIVersion: version,
 		Namespace: namespace, Resource: r.Name, Subresource: subresource, Name: name,
 	}}
@@ -100,7 +100,7 @@ func (h *Handler) Provision(ctx context.Context, name string) error {
 // DeleteAll begins the deletion of every object of a kind, and returns how many
 // are still there.
 func (h *Handler) DeleteAll(ctx context.Context, r *kinds.Resource) (left int, err error) {
-	sn, err := h.Store.Snapshot(store.Main)
+	sn, err := h.Store.Snapshot(h.Plane)
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +126,7 @@ func (h *Handler) DeleteAll(ctx context.Context, r *kinds.Resource) (left int, e
 
 // Add stores an object of an external type, unless there is one of its name.
 func (h *Handler) Add(ctx context.Context, external runtime.Object) error {
-	op, err := h.creation(store.Main, external, serverManager)
+	op, err := h.creation(h.Plane, external, serverManager)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (h *Handler) Add(ctx context.Context, external runtime.Object) error {
 
 // Drop removes an object that Stored has returned, unless it has changed since.
 func (h *Handler) Drop(ctx context.Context, stored runtime.Object) error {
-	c, err := h.about(store.Main, stored)
+	c, err := h.about(h.Plane, stored)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (h *Handler) Drop(ctx context.Context, stored runtime.Object) error {
 		return err
 	}
 	return h.commitOwn(ctx, "delete", store.Op{
-		Plane: store.Main, Resource: c.resource.Table, Key: c.resource.Key(m.GetNamespace(), m.GetName()),
+		Plane: h.Plane, Resource: c.resource.Table, Key: c.resource.Key(m.GetNamespace(), m.GetName()),
 		If: store.At(store.Revision(rev)), Delete: true, RevAt: -1,
 	})
 }
@@ -163,16 +163,35 @@ func (h *Handler) commitOwn(ctx context.Context, verb string, op store.Op) error
 	return err
 }
 
-// Definitions are the stored CustomResourceDefinitions of plane main.
-func (l Lookup) Definitions() crd.Source { return definitions(l) }
+// Definitions are the stored CustomResourceDefinitions of a plane, now or, with a
+// revision that is not 0, as they were then.
+func (l Lookup) Definitions(at store.Revision) crd.Source {
+	if l.Plane == "" {
+		l.Plane = store.Main
+	}
+	return definitions{l, at}
+}
 
-type definitions Lookup
+type definitions struct {
+	Lookup
+	at store.Revision
+}
+
+func (d definitions) snapshot() (*store.Snapshot, error) {
+	if d.at != 0 {
+		return d.Store.SnapshotAt(d.Plane, d.at)
+	}
+	return d.Store.Snapshot(d.Plane)
+}
 
 // Revision implements crd.Source.
 func (d definitions) Revision() uint64 {
-	sn, err := d.Store.Snapshot(store.Main)
+	if d.at != 0 {
+		return uint64(d.at)
+	}
+	sn, err := d.snapshot()
 	if err != nil {
-		return 0 // main is always there
+		return 0 // a plane that is gone has none
 	}
 	if rev := sn.LastChange(kinds.Definitions); rev > 0 || sn.Len(kinds.Definitions) == 0 {
 		return uint64(rev)
@@ -182,7 +201,7 @@ func (d definitions) Revision() uint64 {
 
 // Since implements crd.Source. A mark is a revision of the store.
 func (d definitions) Since(ctx context.Context, mark uint64) (changed []crd.Stored, all bool, next uint64, err error) {
-	sn, err := d.Store.Snapshot(store.Main)
+	sn, err := d.snapshot()
 	if err != nil {
 		return nil, false, 0, err
 	}
@@ -193,7 +212,7 @@ func (d definitions) Since(ctx context.Context, mark uint64) (changed []crd.Stor
 			return changed, false, next, err
 		}
 	}
-	changed = make([]crd.Stored, 0, sn.Len(kinds.Definitions))
+	changed = make([]crd.Stored, 0, max(sn.Len(kinds.Definitions), 0))
 	for o, err := range sn.Scan(ctx, kinds.Definitions, store.Range{}) {
 		if err != nil {
 			return nil, false, 0, err
@@ -208,7 +227,7 @@ func (d definitions) Since(ctx context.Context, mark uint64) (changed []crd.Stor
 func (d definitions) changed(ctx context.Context, sn *store.Snapshot, after store.Revision) ([]crd.Stored, error) {
 	var changed []crd.Stored
 	seen := map[string]bool{}
-	for c, err := range d.Store.Changes(ctx, store.Main, kinds.Definitions, after) {
+	for c, err := range d.Store.Changes(ctx, d.Plane, kinds.Definitions, after) {
 		if err != nil {
 			return nil, err
 		}

@@ -18,15 +18,23 @@ import (
 
 // Lookup finds the objects that decide who may do what, and who serves it:
 // service accounts and what their tokens are bound to, roles and bindings,
-// services that other API servers are reached through. It reads plane main, as
-// new as the last acknowledged write. Stored objects of these kinds are JSON
-// of v1.
+// services that other API servers are reached through. It reads a plane, as new as
+// the last acknowledged write. Stored objects of these kinds are JSON of v1.
 type Lookup struct {
 	Store *store.Store
+	// Plane is where; "" means store.Main.
+	Plane string
+}
+
+func (l Lookup) snapshot() (*store.Snapshot, error) {
+	if l.Plane == "" {
+		l.Plane = store.Main
+	}
+	return l.Store.Snapshot(l.Plane)
 }
 
 func lookup[T any](ctx context.Context, l Lookup, table, key, name string) (*T, error) {
-	sn, err := l.Store.Snapshot(store.Main)
+	sn, err := l.snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +50,7 @@ func lookup[T any](ctx context.Context, l Lookup, table, key, name string) (*T, 
 }
 
 func scan[T any](ctx context.Context, l Lookup, table, prefix string, want func(*store.Object) bool) ([]*T, error) {
-	sn, err := l.Store.Snapshot(store.Main)
+	sn, err := l.snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +113,9 @@ const rbacSuffix = "." + rbacv1.GroupName
 
 // Revision changes whenever a resource of the RBAC group does.
 func (l Lookup) Revision(resource string) uint64 {
-	sn, err := l.Store.Snapshot(store.Main)
+	sn, err := l.snapshot()
 	if err != nil {
-		return 0 // main is always there
+		return 0 // a plane that is gone has none
 	}
 	return uint64(sn.LastChange(resource + rbacSuffix))
 }
@@ -115,7 +123,7 @@ func (l Lookup) Revision(resource string) uint64 {
 // List yields the objects of a resource of the RBAC group.
 func (l Lookup) List(ctx context.Context, resource string) iter.Seq2[runtime.Object, error] {
 	return func(yield func(runtime.Object, error) bool) {
-		sn, err := l.Store.Snapshot(store.Main)
+		sn, err := l.snapshot()
 		if err != nil {
 			yield(nil, err)
 			return

@@ -11,15 +11,16 @@ import (
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/kinds"
-	"setpoint.dev/setpoint/server/route"
 	"setpoint.dev/setpoint/store"
 )
 
-// Objects are the objects of the plane that a request is for, as admission
+// Objects are the objects of a plane, as admission
 // reads them: as new as the last acknowledged write, decoded once for each of
 // their revisions, shared.
 type Objects struct {
 	Store *store.Store
+	// On is the plane; "" means store.Main.
+	On    string
 	Kinds func() *kinds.List
 
 	codecs codecs
@@ -41,11 +42,11 @@ type readObject struct {
 }
 
 // Plane implements view.Objects.
-func (o *Objects) Plane(ctx context.Context) string {
-	if what := route.From(ctx); what != nil {
-		return what.Plane
+func (o *Objects) Plane(context.Context) string {
+	if o.On == "" {
+		return store.Main
 	}
-	return store.Main
+	return o.On
 }
 
 // Revision implements view.Objects.

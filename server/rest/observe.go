@@ -17,7 +17,7 @@ import (
 // which looks at the stored form, are left out on either side of a change.
 func (h *Handler) Observe(ctx context.Context, tables []string, want func(table string, o *store.Object) bool, observe func(old, obj runtime.Object)) error {
 	feed, _ := h.Store.Feed() // before the snapshot, so that nothing is between them
-	sn, err := h.Store.Snapshot(store.Main)
+	sn, err := h.Store.Snapshot(h.Plane)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (h *Handler) Observe(ctx context.Context, tables []string, want func(table 
 			return err
 		}
 		for _, c := range batch.Changes {
-			if c.Plane != store.Main || !wanted[c.Resource] || c.Rev <= sn.Rev() {
+			if c.Plane != h.Plane || !wanted[c.Resource] || c.Rev <= sn.Rev() {
 				continue
 			}
 			old, obj := o.decode(c.Resource, c.Old), runtime.Object(nil)

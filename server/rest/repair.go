@@ -26,7 +26,7 @@ func (h *Handler) Repair(ctx context.Context, interval time.Duration, tables []s
 	defer tick.Stop()
 	again, seen := true, store.Revision(0)
 	for {
-		sn, err := h.Store.Snapshot(store.Main)
+		sn, err := h.Store.Snapshot(h.Plane)
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ func lastChange(sn *store.Snapshot, tables []string) (last store.Revision) {
 // changes.
 func (h *Handler) repair(ctx context.Context, plan func(context.Context, kinds.Reader, time.Time) ([]kinds.Companion, bool, error)) (again bool, err error) {
 	for range repairRounds {
-		sn, err := h.Store.Snapshot(store.Main)
+		sn, err := h.Store.Snapshot(h.Plane)
 		if err != nil {
 			return true, err
 		}
@@ -64,7 +64,7 @@ func (h *Handler) repair(ctx context.Context, plan func(context.Context, kinds.R
 		if err != nil || len(fixes) == 0 {
 			return wait, err
 		}
-		ops, err := h.along(store.Main, fixes)
+		ops, err := h.along(h.Plane, fixes)
 		if err != nil {
 			return true, err
 		}

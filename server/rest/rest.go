@@ -12,6 +12,7 @@ package rest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -43,7 +44,14 @@ import (
 
 // Config is what the handler works with. Admission may be nil.
 type Config struct {
-	Store      *store.Store
+	Store *store.Store
+	// Plane is the line of history that is served; "" means store.Main. At is the
+	// revision that reads show, 0 for the newest; with one nothing is written and
+	// nothing watched.
+	Plane string
+	At    store.Revision
+	// Like is a handler whose codecs are used, too; nil is none.
+	Like       *Handler
 	Hub        *watch.Hub
 	Kinds      func() *kinds.List
 	Admission  admission.Interface
@@ -99,7 +107,14 @@ func New(cfg Config) *Handler {
 	if cfg.Health == nil {
 		cfg.Health = &initializer.Health{}
 	}
-	return &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, turns: &turns.Turns[object]{}}
+	if cfg.Plane == "" {
+		cfg.Plane = store.Main
+	}
+	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, turns: &turns.Turns[object]{}}
+	if cfg.Like != nil {
+		h.codecs = cfg.Like.codecs
+	}
+	return h
 }
 
 // call is one request on its way.
@@ -130,6 +145,7 @@ type call struct {
 // ServeHTTP serves a request that route.With has put into its context.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{Handler: h, ctx: r.Context(), w: w, r: r, info: route.From(r.Context())}
+	c.info.Plane = h.Plane
 	c.user, _ = request.UserFrom(c.ctx)
 	err := c.serve()
 	for tries := 1; errors.Is(err, errRedefined); tries++ {
@@ -181,6 +197,9 @@ func (c *call) serve() error {
 		if err := c.resource.Custom.Ready(); err != nil {
 			return err
 		}
+	}
+	if c.At != 0 && info.Verb != "get" && info.Verb != "list" {
+		return c.inThePast()
 	}
 	c.warnOfAge()
 	var err error
@@ -354,5 +373,18 @@ func (c *call) notFound() error {
 	return apierrors.NewNotFound(c.resource.GroupResource(), c.info.Name)
 }
 
-// snapshot is the plane as it is now.
-func (c *call) snapshot() (*store.Snapshot, error) { return c.Store.Snapshot(c.info.Plane) }
+// snapshot is the plane as it is now, or as it was when the handler is of the
+// past.
+func (c *call) snapshot() (*store.Snapshot, error) {
+	if c.At != 0 {
+		return c.Store.SnapshotAt(c.info.Plane, c.At)
+	}
+	return c.Store.Snapshot(c.info.Plane)
+}
+
+// inThePast is the answer to what cannot be done there.
+func (c *call) inThePast() error {
+	err := apierrors.NewMethodNotSupported(c.resource.GroupResource(), c.info.Verb)
+	err.ErrStatus.Message = fmt.Sprintf("%s is not supported at revision %d: the past is read-only", c.info.Verb, c.At)
+	return err
+}

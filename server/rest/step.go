@@ -68,7 +68,7 @@ func (h *Handler) find(r *initializer.Record) *kinds.Resource {
 // drop removes a record that is about nothing.
 func (h *Handler) drop(ctx context.Context, r *initializer.Record) error {
 	_, err := h.Store.Commit(ctx, store.Provenance{User: "system:apiserver", Verb: "sweep"},
-		store.Op{Plane: store.Main, Resource: waitingTable, Key: string(r.UID), Delete: true, RevAt: -1})
+		store.Op{Plane: h.Plane, Resource: waitingTable, Key: string(r.UID), Delete: true, RevAt: -1})
 	if isConflict(err) {
 		return nil // it is gone
 	}
@@ -218,7 +218,7 @@ func (c *call) report(obj runtime.Object, step initializer.Step) {
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
-	op, err := c.creation(store.Main, &corev1.Event{
+	op, err := c.creation(c.info.Plane, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: m.GetName() + "." + strconv.FormatInt(now.UnixNano(), 16)},
 		InvolvedObject: corev1.ObjectReference{
 			Kind: c.kind.Kind, APIVersion: c.groupVersion().String(), Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),

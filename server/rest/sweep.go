@@ -20,7 +20,6 @@ import (
 
 	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/api/initializers/v1alpha1"
-	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/watch"
 )
 
@@ -119,7 +118,7 @@ func initial(b watch.Batch) int {
 
 // follow hands on what is in a table, and what happens to it.
 func (h *Handler) follow(ctx context.Context, table string, to chan<- watch.Batch) error {
-	w, err := h.Hub.Watch(ctx, watch.Options{Plane: store.Main, Resource: table, Initial: true})
+	w, err := h.Hub.Watch(ctx, watch.Options{Plane: h.Plane, Resource: table, Initial: true})
 	if err != nil {
 		return err
 	}

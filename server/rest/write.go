@@ -155,7 +155,7 @@ func (c *call) asDefined() []store.Op {
 		return nil
 	}
 	return []store.Op{{
-		Plane: store.Main, Resource: kinds.Definitions, Key: c.resource.Table,
+		Plane: c.info.Plane, Resource: kinds.Definitions, Key: c.resource.Table,
 		If: store.At(store.Revision(c.resource.Custom.Defined())), Assert: true,
 	}}
 }

@@ -1,4 +1,4 @@
-// Package route says what a request asks for: method and URL in, plane, verb,
+// Package route says what a request asks for: method and URL in, verb,
 // resource, namespace, name and subresource out. Nothing is looked up.
 package route
 
@@ -25,14 +25,51 @@ var factory = request.RequestInfoFactory{
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
+// Planes is what RBAC knows planes as, in PlanesGroup.
+const (
+	Planes      = "planes"
+	PlanesGroup = "setpoint.dev"
+)
+
 // Resolve reads a request. It fails on paths and queries that no resource can
 // have.
 func Resolve(r *http.Request) (*Request, error) {
+	if info := ofPlanes(r); info != nil {
+		return &Request{RequestInfo: info, Plane: store.Main}, nil
+	}
 	info, err := factory.NewRequestInfo(r)
 	if err != nil {
 		return nil, err
 	}
 	return &Request{RequestInfo: info, Plane: store.Main}, nil
+}
+
+// ofPlanes is a request for planes themselves, /planes or /planes/NAME; nil for
+// all others.
+func ofPlanes(r *http.Request) *request.RequestInfo {
+	name, is := strings.CutPrefix(r.URL.Path, "/"+Planes)
+	if !is || name != "" && name[0] != '/' || strings.Count(name, "/") > 1 {
+		return nil
+	}
+	name = strings.TrimPrefix(name, "/")
+	info := &request.RequestInfo{
+		IsResourceRequest: true, Path: r.URL.Path, Verb: strings.ToLower(r.Method),
+		APIPrefix: "apis", APIGroup: PlanesGroup, APIVersion: "v1alpha1", Resource: Planes, Name: name, Parts: []string{Planes},
+	}
+	switch {
+	case r.Method == http.MethodGet && name == "":
+		info.Verb = "list"
+	case r.Method == http.MethodPost && name != "":
+		info.Verb = "create"
+	case name == "":
+		info.Verb = "none" // nothing else can be done with all of them
+	}
+	return info
+}
+
+// OfPlanes says that planes themselves are asked for.
+func (r *Request) OfPlanes() bool {
+	return r.IsResourceRequest && r.APIGroup == PlanesGroup && r.Resource == Planes
 }
 
 // Long says that a request may take as long as it likes.

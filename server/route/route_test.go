@@ -23,6 +23,10 @@ func TestResolve(t *testing.T) {
 		want    request.RequestInfo // without what repeats the path
 	}{
 		{"GET /version", request.RequestInfo{Verb: "get"}},
+		{"GET /planes", request.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes"}},
+		{"POST /planes/a?from=b", request.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes", Name: "a"}},
+		{"DELETE /planes/a", request.RequestInfo{IsResourceRequest: true, Verb: "delete", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes", Name: "a"}},
+		{"GET /planesx", request.RequestInfo{Verb: "get"}},
 		{"GET /apis/apps/v1", request.RequestInfo{Verb: "get"}},
 		{"GET /api/v1/namespaces/ns/pods", request.RequestInfo{IsResourceRequest: true, Verb: "list", APIVersion: "v1", Namespace: "ns", Resource: "pods"}},
 		{"GET /api/v1/namespaces/ns/pods?watch=1", request.RequestInfo{IsResourceRequest: true, Verb: "watch", APIVersion: "v1", Namespace: "ns", Resource: "pods"}},
