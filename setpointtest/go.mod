@@ -1,0 +1,3 @@
+module setpoint.dev/setpoint/setpointtest
+
+go 1.26.0
