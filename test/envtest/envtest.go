@@ -1,9 +1,8 @@
 // Package envtest runs the test control planes of controller-runtime on
 // Setpoint, beside a real kube-apiserver with etcd where these are given.
 //
-// The assets are made by the program itself, as users have them made. Which
-// release of controller-runtime is used is said by the module file: go.mod has
-// the newest, go.0.20.mod and so on the older ones.
+// The assets are made by the program itself, as users have them made. The
+// release of controller-runtime is that of the module file.
 package envtest
 
 import (
