@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -58,6 +59,7 @@ func (h handled) do(b *testing.B, code int, method, path, media, body string) st
 		b.Fatal(err)
 	}
 	all, err := io.ReadAll(answer.Body)
+	err = errors.Join(err, answer.Body.Close())
 	if err != nil || answer.StatusCode != code {
 		b.Fatalf("%s %s: %d, %v: %.500s", method, path, answer.StatusCode, err, all)
 	}
@@ -191,10 +193,12 @@ func benchDefinition(b *testing.B) string {
 	}
 	return benchJSON(fields{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": fields{"name": "things.bench.example.org"},
-		"spec": fields{"group": "bench.example.org", "scope": "Cluster", "names": fields{"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+		"spec": fields{
+			"group": "bench.example.org", "scope": "Cluster", "names": fields{"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
 			"versions": []fields{{"name": "v1", "served": true, "storage": true, "schema": fields{"openAPIV3Schema": fields{"type": "object", "properties": fields{
 				"spec": fields{"type": "object", "properties": parts}, "status": fields{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-			}}}, "subresources": fields{"status": fields{}}}}},
+			}}}, "subresources": fields{"status": fields{}}}},
+		},
 	})
 }
 

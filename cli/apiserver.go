@@ -161,7 +161,7 @@ func (s *apiserver) config(c *cobra.Command) (app.Config, error) {
 
 // also adds what the environment asks for.
 func also(cfg *app.Config, wanted string) error {
-	for _, what := range strings.Split(wanted, ",") {
+	for what := range strings.SplitSeq(wanted, ",") {
 		switch strings.TrimSpace(what) {
 		case "":
 		case "nodes":

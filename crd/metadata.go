@@ -1,6 +1,10 @@
 package crd
 
-import "time"
+import (
+	"time"
+
+	"setpoint.dev/setpoint/api/initializers"
+)
 
 // plainMetadata says that an object's metadata is as it would be read and
 // written again: all of it is known, of the right type, and written in the one
@@ -26,8 +30,10 @@ func plainMetadataField(name string, v any) bool {
 	case "deletionGracePeriodSeconds":
 		_, ok := v.(int64)
 		return ok
-	case "labels", "annotations":
+	case "labels":
 		return isTexts(v)
+	case "annotations":
+		return isTexts(v) && !carries(v)
 	case "finalizers":
 		return eachOf(v, isItem)
 	case "ownerReferences":
@@ -37,6 +43,13 @@ func plainMetadataField(name string, v any) bool {
 	default:
 		return false
 	}
+}
+
+// carries says that annotations have one that is dropped from what clients send.
+func carries(annotations any) bool {
+	m, _ := annotations.(map[string]any)
+	_, has := m[initializers.Carried]
+	return has
 }
 
 func isItem(v any) bool {

@@ -237,7 +237,7 @@ func (p *Plan) condition(of autoscalingv2.HorizontalPodAutoscalerConditionType, 
 			return
 		}
 	}
-	p.Next.Status.Conditions = append(all, autoscalingv2.HorizontalPodAutoscalerCondition{Type: of, Status: is, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(p.now)})
+	p.Next.Status.Conditions = append(p.Next.Status.Conditions, autoscalingv2.HorizontalPodAutoscalerCondition{Type: of, Status: is, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(p.now)})
 }
 
 // changed says that there is a status to write.

@@ -52,7 +52,7 @@ func is(r *request, kind certificatesv1.RequestConditionType) bool {
 
 // names are usages as upstream's rules take them.
 func names(usages []certificatesv1.KeyUsage) sets.String { //nolint:staticcheck // it is what those rules ask for
-	all := sets.NewString() //nolint:staticcheck // it is what those rules ask for
+	all := sets.NewString()
 	for _, u := range usages {
 		all.Insert(string(u))
 	}

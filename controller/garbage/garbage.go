@@ -66,9 +66,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.kinds.run(c.actor.As(ctx)) })
 	g.Go(func() error {
-		if c.kinds.synced(ctx) != nil {
-			return nil //nolint:nilerr // it ended before there was anything to look at
-		}
+		_ = c.kinds.synced(ctx) // it fails when ctx has ended, and then the loop ends at once, with its queue
 		return c.loop.Run(ctx)
 	})
 	return g.Wait()

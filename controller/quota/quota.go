@@ -11,6 +11,7 @@ package quota
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -157,9 +158,7 @@ func (c *Controller) named() map[schema.GroupResource]bool {
 // could not be measured stays as it was.
 func plan(q *corev1.ResourceQuota, measured corev1.ResourceList) *corev1.ResourceQuota {
 	used := upstream.Add(corev1.ResourceList{}, q.Status.Used)
-	for name, n := range measured {
-		used[name] = n
-	}
+	maps.Copy(used, measured)
 	hard := upstream.Add(corev1.ResourceList{}, q.Spec.Hard)
 	used = upstream.Mask(used, upstream.ResourceNames(hard))
 	if q.Status.Hard != nil && q.Status.Used != nil && apiequality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) && upstream.Equals(used, q.Status.Used) {

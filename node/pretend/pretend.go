@@ -116,8 +116,8 @@ func describe(now time.Time) *corev1.Node {
 		corev1.ResourceEphemeralStorage: resource.MustParse("10Ti"), corev1.ResourcePods: resource.MustParse("100000"),
 	}
 	at := metav1.NewTime(now)
-	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
-		return corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message, LastHeartbeatTime: at, LastTransitionTime: at}
+	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: "nothing is run here", LastHeartbeatTime: at, LastTransitionTime: at}
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: map[string]string{
@@ -128,10 +128,10 @@ func describe(now time.Time) *corev1.Node {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: hostIP}, {Type: corev1.NodeHostName, Address: Name}},
 			NodeInfo:  corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "pretend://1"},
 			Conditions: []corev1.NodeCondition{
-				condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "nothing is run here"),
-				condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "nothing is run here"),
-				condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "nothing is run here"),
-				condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "nothing is run here"),
+				condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady"),
+				condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory"),
+				condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure"),
+				condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID"),
 			},
 		},
 	}

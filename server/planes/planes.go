@@ -203,7 +203,7 @@ func refuse(err error) http.Handler {
 }
 
 func statusOf(err error) metav1.Status {
-	known, is := err.(apierrors.APIStatus) //nolint:errorlint // a Keeper's errors are API errors
+	known, is := err.(apierrors.APIStatus)
 	if !is {
 		known = apierrors.NewInternalError(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestListsAreOverAfterAWhile(t *testing.T) {
 	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	at := begin.Add
 	var p pages
 	p.begun(10, at(0))
 	p.begun(12, at(10*time.Second))

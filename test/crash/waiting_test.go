@@ -194,9 +194,10 @@ func (w *waiting) judge() {
 	made, unsure := 0, 0
 	for name, code := range w.answered {
 		_, is := there[name]
-		if code == http.StatusCreated {
+		switch code {
+		case http.StatusCreated:
 			made++
-		} else if code == 0 {
+		case 0:
 			unsure++
 		}
 		switch {

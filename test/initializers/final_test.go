@@ -53,8 +53,10 @@ func TestMutatingWebhooksAreAskedAgain(t *testing.T) {
 			"same":    {[]string{`{"initializers":null}`}, http.StatusCreated, object{"seen": "yes"}, []string{"CREATE jane "}},
 			"changed": {[]string{`{"initializers":null,"labels":{"added":"yes"}}`}, http.StatusCreated, object{"seen": "yes", "added": "yes", "again": "yes"}, []string{"CREATE jane ", "CREATE jane  changed"}},
 			"changed-before": {
-				[]string{`{"initializers":{"pending":[{"name":"b.k8s.io"}]},"labels":{"added":"yes"}}`, `{"initializers":null}`}, http.StatusCreated,
-				object{"seen": "yes", "added": "yes", "again": "yes"}, []string{"CREATE jane ", "CREATE jane  changed"},
+				[]string{`{"initializers":{"pending":[{"name":"b.k8s.io"}]},"labels":{"added":"yes"}}`, `{"initializers":null}`},
+				http.StatusCreated,
+				object{"seen": "yes", "added": "yes", "again": "yes"},
+				[]string{"CREATE jane ", "CREATE jane  changed"},
 			},
 			"refused": {[]string{`{"initializers":null,"labels":{"added":"refused"}}`}, http.StatusTeapot, nil, []string{"CREATE jane ", "CREATE jane  changed"}},
 		} {

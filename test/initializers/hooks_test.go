@@ -3,6 +3,7 @@ package initializers_test
 import (
 	"encoding/json"
 	"encoding/pem"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 
@@ -36,9 +37,7 @@ func (w *world) hook(kind string, operations []any, more object, decide decider)
 		"name": kind + ".example.org", "sideEffects": "None", "admissionReviewVersions": []any{"v1"},
 		"clientConfig": object{"url": server.URL, "caBundle": ca}, "rules": []any{rule},
 	}
-	for key, value := range more {
-		webhook[key] = value
-	}
+	maps.Copy(webhook, more)
 	w.make("/apis/admissionregistration.k8s.io/v1/"+kind+"webhookconfigurations", object{"metadata": object{"name": "hook"}, "webhooks": []any{webhook}})
 }
 

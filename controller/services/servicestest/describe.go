@@ -47,25 +47,26 @@ func describeSlice(s *discoveryv1.EndpointSlice) string {
 }
 
 func describeEndpoint(e *discoveryv1.Endpoint) string {
-	text := "  " + strings.Join(e.Addresses, ",")
-	text += flag(" ready", e.Conditions.Ready) + flag(" serving", e.Conditions.Serving) + flag(" terminating", e.Conditions.Terminating)
+	var text strings.Builder
+	text.WriteString("  " + strings.Join(e.Addresses, ","))
+	text.WriteString(flag(" ready", e.Conditions.Ready) + flag(" serving", e.Conditions.Serving) + flag(" terminating", e.Conditions.Terminating))
 	for _, f := range []struct {
 		name  string
 		value *string
 	}{{"node", e.NodeName}, {"zone", e.Zone}, {"hostname", e.Hostname}} {
 		if f.value != nil {
-			text += " " + f.name + "=" + *f.value
+			text.WriteString(" " + f.name + "=" + *f.value)
 		}
 	}
 	if e.Hints != nil {
 		for _, z := range e.Hints.ForZones {
-			text += " for zone " + z.Name
+			text.WriteString(" for zone " + z.Name)
 		}
 		for _, n := range e.Hints.ForNodes {
-			text += " for node " + n.Name
+			text.WriteString(" for node " + n.Name)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // flag tells one that is set, with its value where it is not true.
