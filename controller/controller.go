@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -68,9 +69,10 @@ const (
 
 // Set is the controllers of a control plane.
 type Set struct {
-	cfg     Config
-	api     *client.Client
-	entries []entry
+	cfg      Config
+	api      *client.Client
+	entries  []entry
+	starting sync.Mutex // held while a controller is made
 }
 
 // New returns the controllers that cfg names. It starts nothing.
@@ -277,6 +279,14 @@ func (s *Set) keep(ctx context.Context, e entry, actor *loop.Actor) {
 	}
 }
 
+// start makes a controller anew, one at a time: controllers add indexes to
+// informers that they share, and look first whether they are there.
+func (s *Set) start(e entry, actor *loop.Actor) loop.Runner {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	return e.start(actor, s.cfg)
+}
+
 // live is one life of a controller.
 func (s *Set) live(ctx context.Context, e entry, actor *loop.Actor) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -286,7 +296,7 @@ func (s *Set) live(ctx context.Context, e entry, actor *loop.Actor) (err error) 
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	if err := e.start(actor, s.cfg).Run(ctx); err != nil {
+	if err := s.start(e, actor).Run(ctx); err != nil {
 		return err
 	}
 	return errors.New("it returned")
