@@ -76,6 +76,9 @@ type Config struct {
 	// Listen is the address to serve on; port 0 picks one. "" means
 	// 127.0.0.1:6443.
 	Listen string
+	// Advertise is the address that the kubernetes service leads to; the zero one
+	// means the host of Listen. Without one that others can reach it leads nowhere.
+	Advertise netip.Addr
 	// CertFile and KeyFile are the server's certificate and key; "" means ones of
 	// its own authority, which clients then know it by.
 	CertFile, KeyFile string
@@ -437,7 +440,8 @@ func (a *App) bootstrap(ctx context.Context) error {
 		RequestHeaderUsernameHeaders: frontProxyHeaders.user, RequestHeaderUIDHeaders: frontProxyHeaders.uid,
 		RequestHeaderGroupHeaders: frontProxyHeaders.groups, RequestHeaderExtraHeadersStart: frontProxyHeaders.extra,
 	}
-	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil {
+	cfg.AdvertiseAddress = a.cfg.Advertise
+	if host, _, err := net.SplitHostPort(a.cfg.Listen); err == nil && !cfg.AdvertiseAddress.IsValid() {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
 	local := aggregate.Local(a.rest.Kinds())

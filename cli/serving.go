@@ -14,6 +14,7 @@ import (
 // speaks, and which addresses services have. They are kube-apiserver's.
 func servingFlags(c *cobra.Command, cfg *app.Config) {
 	f := c.Flags()
+	f.TextVar(&cfg.Advertise, "advertise-address", netip.Addr{}, "address that the kubernetes service leads to (default the one served on)")
 	f.StringVar(&cfg.CertFile, "tls-cert-file", "", "the server's certificate (default one of the control plane's own authority)")
 	f.StringVar(&cfg.KeyFile, "tls-private-key-file", "", "the key of that certificate")
 	f.StringArrayVar(&cfg.Access.ServiceAccountKeyFiles, "service-account-key-file", nil, "keys or certificates that service account tokens may be signed with (may be repeated)")

@@ -26,6 +26,7 @@ import (
 	"setpoint.dev/setpoint/controller/rootca"
 	"setpoint.dev/setpoint/controller/serviceaccount"
 	"setpoint.dev/setpoint/controller/statefulset"
+	"setpoint.dev/setpoint/controller/storageversion"
 	"setpoint.dev/setpoint/controller/token"
 	"setpoint.dev/setpoint/controller/ttl"
 )
@@ -64,6 +65,7 @@ var all = []entry{
 	{name: "namespace-controller", alias: "namespace", account: "namespace-controller", start: plain(namespace.New)},
 	{name: "garbage-collector-controller", alias: "garbagecollector", account: "generic-garbage-collector", component: "garbage-collector-controller", start: plain(garbage.New)},
 	{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", account: "clusterrole-aggregation-controller", start: plain(clusterrole.New)},
+	{name: "storage-version-migrator-controller", account: "storage-version-migrator-controller", start: plain(storageversion.New)},
 	{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", account: "certificate-controller", start: plain(certificate.NewApprover)},
 	{name: "certificatesigningrequest-signing-controller", alias: "csrsigning", account: "certificate-controller", start: func(a *loop.Actor, cfg Config) loop.Runner {
 		return certificate.NewSigner(a, cfg.Signing)

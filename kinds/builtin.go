@@ -76,6 +76,7 @@ func Builtin(d Deps) *List {
 		discoveryGroup(),
 		resourceGroup(d),
 		flowcontrolGroup(),
+		storagemigrationGroup(),
 	} {
 		for _, r := range g.rows {
 			all = append(all, r.resource(g))

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -134,6 +135,8 @@ func (c *Controller) reconcile(ctx context.Context, key loop.Key) (time.Duration
 func (c *Controller) wait(node string, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Those of which no pod has asked for long have no pods any more.
+	maps.DeleteFunc(c.missing, func(_ string, since time.Time) bool { return now.Sub(since) > 10*quarantine })
 	since, known := c.missing[node]
 	if !known {
 		since = now

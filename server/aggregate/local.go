@@ -52,6 +52,7 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "discovery.k8s.io", Version: "v1"}:                   {16200, 15},
 	{Group: "resource.k8s.io", Version: "v1"}:                    {16200, 21},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}:       {16100, 21},
+	{Group: "storagemigration.k8s.io", Version: "v1beta1"}:       {15800, 9},
 }
 
 // priority is a place in discovery, which APIServices themselves lead.

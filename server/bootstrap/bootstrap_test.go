@@ -181,7 +181,7 @@ func TestCounts(t *testing.T) {
 		got[resourceOf(t, obj)]++
 	}
 	want := map[string]int{
-		"namespaces": 4, "priorityclasses": 2, "clusterroles": 69, "clusterrolebindings": 50, "roles": 7, "rolebindings": 7,
+		"namespaces": 4, "priorityclasses": 2, "clusterroles": 70, "clusterrolebindings": 51, "roles": 7, "rolebindings": 7,
 		"flowschemas": 11, "prioritylevelconfigurations": 8, "servicecidrs": 1, "services": 1, "endpoints": 1,
 		"endpointslices": 1, "configmaps": 2, "ipaddresses": 1,
 	}

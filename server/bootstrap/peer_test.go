@@ -110,7 +110,7 @@ func startPeer(t *testing.T) peer {
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--advertise-address=192.0.2.10",
 		"--service-account-key-file="+serviceAccount, "--service-account-signing-key-file="+serviceAccount,
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--authorization-mode=Node,RBAC", "--client-ca-file="+ca,
+		"--authorization-mode=Node,RBAC", "--client-ca-file="+ca, "--feature-gates=StorageVersionMigrator=true",
 		"--requestheader-client-ca-file="+ca, "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-")

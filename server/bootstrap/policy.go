@@ -4,17 +4,29 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
+
+// migrations has upstream's policy know who migrates stored versions. Compat: it
+// leaves them out unless its feature gate asks for the kind, which is always
+// served here.
+var migrations = sync.OnceFunc(func() {
+	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.StorageVersionMigrator): true}))
+})
 
 // policy returns upstream's default roles and bindings, roles before what
 // binds them.
 func policy() []runtime.Object {
+	migrations()
 	clusterRoles := slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles())
 	aggregate(clusterRoles)
 	var objs []runtime.Object

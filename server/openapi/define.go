@@ -84,7 +84,6 @@ func metaOnly() *runtime.Scheme {
 		{Group: "admission.k8s.io", Version: "v1beta1"},
 		{Group: "imagepolicy.k8s.io", Version: "v1alpha1"},
 		{Group: "internal.apiserver.k8s.io", Version: "v1alpha1"},
-		{Group: "storagemigration.k8s.io", Version: "v1beta1"},
 	} {
 		metav1.AddToGroupVersion(s, gv)
 	}

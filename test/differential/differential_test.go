@@ -129,7 +129,7 @@ func start(t *testing.T) (ours, theirs *differential.Server) {
 		"--cert-dir="+filepath.Join(dir, "certs"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--advertise-address=192.0.2.10", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--client-ca-file="+ca,
-		"--authorization-mode=Node,RBAC", "--feature-gates=CBORServingAndStorage=true", "--disable-admission-plugins="+strings.Join(off, ","))
+		"--authorization-mode=Node,RBAC", "--feature-gates=CBORServingAndStorage=true,StorageVersionMigrator=true", "--runtime-config=storagemigration.k8s.io/v1beta1=true", "--disable-admission-plugins="+strings.Join(off, ","))
 	theirs = differential.NewServer(url("https", port), certificate)
 	ready := differential.Request{Name: "ready", Method: http.MethodGet, Path: "/readyz"}
 	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
