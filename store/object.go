@@ -64,6 +64,10 @@ type Index struct {
 	Flags uint32
 }
 
+// Marked is the flag whose objects are counted: a snapshot tells how many have it
+// without looking at them.
+const Marked uint32 = 1 << 31
+
 // Key is the object's key in its table.
 func (o *Object) Key() string { return viewString(o.data[:o.keyLen]) }
 

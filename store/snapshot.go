@@ -102,6 +102,33 @@ func (sn *Snapshot) Len(resource string) int {
 	return t.objects.Len()
 }
 
+// Count is how many objects of a resource lie in the range, and whether that is
+// known without reading them: it is in a snapshot of now, for a range that has
+// neither field nor owner.
+func (sn *Snapshot) Count(resource string, r Range) (int, bool) {
+	if sn.past() || r.term() != "" {
+		return 0, false
+	}
+	t := sn.plane.table(resource)
+	if t == nil {
+		return 0, true
+	}
+	return t.count(r), true
+}
+
+// CountMarked is how many objects of a resource are marked, and whether that is
+// known without reading them: it is in a snapshot of now.
+func (sn *Snapshot) CountMarked(resource string) (int, bool) {
+	if sn.past() {
+		return 0, false
+	}
+	t := sn.plane.table(resource)
+	if t == nil {
+		return 0, true
+	}
+	return t.marked, true
+}
+
 // LastChange is the revision at which a resource last changed, 0 when it has
 // not since the store was opened. It tells whether something made from the
 // resource is still good. A snapshot of the past does not know, and returns
@@ -141,18 +168,35 @@ func scanTable(t *table, r Range) iter.Seq2[*Object, error] {
 		if t == nil {
 			return
 		}
-		from := r.from()
 		term := r.term()
 		if term == "" {
-			t.objects.Ascend(pivot(from), func(o *Object) bool {
-				return strings.HasPrefix(o.Key(), r.Prefix) && yield(o, nil)
-			})
+			t.ascend(r, yield)
 			return
 		}
-		t.byTerm().Ascend(termPivot(term, from), func(e entry) bool {
+		t.byTerm().Ascend(termPivot(term, r.from()), func(e entry) bool {
 			return e.text() == term && strings.HasPrefix(e.object.Key(), r.Prefix) && yield(e.object, nil)
 		})
 	}
+}
+
+// countFrom is how many objects of a range are looked at before its end is searched
+// for: a search costs about as much as looking at that many.
+const countFrom = 64
+
+// ascend yields the objects in a range that has no term. It does not look at each
+// of a long range: most are not in the processor's caches.
+func (t *table) ascend(r Range, yield func(*Object, error) bool) {
+	seen, end := 0, -1
+	t.objects.Ascend(pivot(r.from()), func(o *Object) bool {
+		if seen == countFrom {
+			end = t.count(r)
+		}
+		if seen == end || end < 0 && !strings.HasPrefix(o.Key(), r.Prefix) {
+			return false
+		}
+		seen++
+		return yield(o, nil)
+	})
 }
 
 // from is the first key that may lie in the range.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"slices"
+	"sort"
 	"strings"
 	"sync/atomic"
 
@@ -51,6 +52,7 @@ type table struct {
 	resource string
 	rev      Revision // of the last change since the store was opened
 	objects  *btree.BTreeG[*Object]
+	marked   int // how many objects are
 	// index finds objects by term. It is nil until somebody asks, since making
 	// it takes as long as loading the table; from then on it is kept. wanted
 	// says to later versions of the table that somebody has asked: the
@@ -140,6 +142,10 @@ func (t *table) get(key string) *Object {
 // put makes o the current version of its object.
 func (t *table) put(o *Object) {
 	old, replaced := t.objects.Set(o)
+	t.marked += o.mark()
+	if replaced {
+		t.marked -= old.mark()
+	}
 	index := t.index.Load()
 	if index == nil {
 		return
@@ -153,11 +159,39 @@ func (t *table) put(o *Object) {
 }
 
 func (t *table) remove(o *Object) {
-	t.objects.Delete(o)
+	if old, was := t.objects.Delete(o); was {
+		t.marked -= old.mark()
+	}
 	if index := t.index.Load(); index != nil {
 		unindex(index, o, nil)
 	}
 }
+
+// load puts an object behind all that the table has, which is not indexed yet.
+func (t *table) load(o *Object) {
+	t.objects.Load(o)
+	t.marked += o.mark()
+}
+
+// position is how many objects have keys before key.
+func (t *table) position(key string) int {
+	return sort.Search(t.objects.Len(), func(i int) bool {
+		o, _ := t.objects.GetAt(i)
+		return o.Key() >= key
+	})
+}
+
+// count is how many objects lie in a range that has no term.
+func (t *table) count(r Range) int {
+	end := t.objects.Len()
+	if to := r.to(); to != "" {
+		end = t.position(to)
+	}
+	return max(0, end-t.position(r.from()))
+}
+
+// mark is 1 for an object that is marked, and 0 for all others.
+func (o *Object) mark() int { return int(o.flags >> 31) }
 
 // unindex takes the terms of old out of an index, save those that next has
 // too: putting next overwrites these.
@@ -179,7 +213,7 @@ func (o *Object) hasTerm(term string) bool {
 }
 
 func (t *table) copy() *table {
-	next := &table{resource: t.resource, rev: t.rev, objects: t.objects.Copy(), wanted: t.wanted}
+	next := &table{resource: t.resource, rev: t.rev, objects: t.objects.Copy(), marked: t.marked, wanted: t.wanted}
 	if t.index.Load() != nil || t.wanted.Load() {
 		next.index.Store(t.byTerm().Copy())
 	}

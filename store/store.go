@@ -166,7 +166,7 @@ func load(ctx context.Context, e engine.Engine) (*version, error) {
 			}
 			t := d.table(r.table)
 			for _, o := range r.objects {
-				t.objects.Load(o) // sorted input: appended without a search
+				t.load(o) // sorted input: appended without a search
 			}
 		}
 	}

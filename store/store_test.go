@@ -309,6 +309,9 @@ func TestScanRanges(t *testing.T) {
 					keys = append(keys, o.Key())
 				}
 				same(t, c.want, strings.Join(keys, " "))
+				if n, known := sn.Count("pods", c.r); known {
+					same(t, len(keys), n)
+				}
 			}
 		})
 	}
@@ -325,6 +328,59 @@ func TestScanRanges(t *testing.T) {
 	}
 	if _, ok := o.Field("tier"); ok {
 		t.Error("a label is found as a field")
+	}
+}
+
+func TestCounts(t *testing.T) {
+	kept := keep{memory.New()}
+	s := open(t, store.Config{Engine: kept})
+	for i := range 1000 {
+		op := put(fmt.Sprintf("%c/%03d", 'a'+i%7, i), "", store.Any)
+		if i%10 == 0 {
+			op.Index.Flags = store.Marked | 1
+		}
+		commit(t, s, op)
+	}
+	for i := range 20 { // half of them marked
+		commit(t, s, remove(fmt.Sprintf("%c/%03d", 'a'+i*5%7, i*5), store.Any))
+	}
+	commit(t, s, put("a/210", "", store.Any)) // was marked
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, store.Config{Engine: kept})
+	for _, sn := range []*store.Snapshot{snapshot(t, s, store.Main), snapshot(t, again, store.Main)} {
+		if n, known := sn.CountMarked("pods"); n != 89 || !known {
+			t.Errorf("%d are marked, %v", n, known)
+		}
+		for _, r := range []store.Range{{}, {Prefix: "a/"}, {Prefix: "c/"}, {Prefix: "g/"}, {Prefix: "d/", After: "d/500"}, {After: "c/9"}, {Prefix: "b/", After: "c/"}, {Prefix: "x"}} {
+			var want, got []string
+			for _, line := range list(t, sn) {
+				if key, _, _ := strings.Cut(line, "="); strings.HasPrefix(key, r.Prefix) && key > r.After {
+					want = append(want, key)
+				}
+			}
+			for o := range sn.Scan(t.Context(), "pods", r) {
+				got = append(got, o.Key())
+			}
+			same(t, want, got)
+			if n, known := sn.Count("pods", r); n != len(want) || !known {
+				t.Errorf("%+v: %d are counted, %v; there are %d", r, n, known, len(want))
+			}
+		}
+	}
+	if n, known := snapshot(t, again, store.Main).CountMarked("nothing"); n != 0 || !known {
+		t.Errorf("%d are marked of nothing, %v", n, known)
+	}
+	past, err := again.SnapshotAt(store.Main, 500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, known := past.Count("pods", store.Range{}); known {
+		t.Error("a snapshot of the past counts")
+	}
+	if _, known := past.CountMarked("pods"); known {
+		t.Error("a snapshot of the past counts what is marked")
 	}
 }
 

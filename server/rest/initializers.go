@@ -12,7 +12,7 @@ import (
 
 // uninitialized is the flag of stored objects that wait for initializers. The
 // other flags are the fingerprint of a custom kind's rules.
-const uninitialized = 1 << 31
+const uninitialized = store.Marked
 
 // flags are those that an object is stored with.
 func (c *call) flags(obj runtime.Object) (uint32, error) {

@@ -210,6 +210,10 @@ func (c *call) page(q *query) (*page, error) {
 		}
 		if limit > 0 && int64(len(p.objects)) == limit {
 			more++
+			if n, known := c.count(sn, q, span, p); known {
+				more = n
+				break
+			}
 			if !q.labels.Empty() || !q.fields.Empty() {
 				// Compat: with a selector it is not told how many more there
 				// are, and what follows may turn out not to match.
@@ -233,6 +237,19 @@ func (c *call) page(q *query) (*page, error) {
 		}
 	}
 	return p, nil
+}
+
+// count is how many objects follow a page, and whether that is known without
+// reading them all.
+func (c *call) count(sn *store.Snapshot, q *query, span store.Range, p *page) (int, bool) {
+	if !q.labels.Empty() || !q.fields.Empty() {
+		return 0, false
+	}
+	if marked, known := sn.CountMarked(c.resource.Table); !known || marked > 0 && !q.uninitialized {
+		return 0, false
+	}
+	span.After = p.objects[len(p.objects)-1].Key()
+	return sn.Count(c.resource.Table, span)
 }
 
 // listSnapshot is the state that a list is made from, and the key it goes on
