@@ -310,7 +310,7 @@ func (a *App) buildPlane(ctx context.Context) error {
 	objects, health := &rest.Objects{Store: a.store, On: a.plane, Kinds: all}, &initializer.Health{}
 	a.checker = policy.NewChecker(policy.Checker{Objects: objects, Kinds: all, Send: a.send, Logger: a.cfg.Logger})
 	a.stalls = webhook.NewStalls(webhook.Stalls{Objects: objects, Reachable: reachable(services), Send: a.send, Logger: a.cfg.Logger})
-	chain, err := admission.New(admission.Config{
+	chain, err := a.admits(admission.Config{
 		Options: a.cfg.Admission, Objects: objects, Services: services, Failed: a.stalls.Failed, Authorizer: a.may, Kinds: all, Namespaces: provisioner{a},
 		Initializers: a.cfg.Initializers, Waiting: rest.Waiting{Objects: objects}, Health: health,
 	})
@@ -318,7 +318,7 @@ func (a *App) buildPlane(ctx context.Context) error {
 		return err
 	}
 	cfg := rest.Config{
-		Store: a.store, Plane: a.plane, Hub: a.hub, Kinds: all, Admission: upstream.WithAudit(chain), Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: a.issuer,
+		Store: a.store, Plane: a.plane, Hub: a.hub, Kinds: all, Admission: chain, Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: a.issuer,
 		Drain: a.drained, Guard: authz.NewGuard(roles, a.may), Watched: a.counts.Events, Initializers: a.cfg.Initializers, Health: health, Initialized: a.counts.Initialized,
 	}
 	if a.main != nil {
@@ -336,6 +336,19 @@ func (a *App) buildPlane(ctx context.Context) error {
 	}
 	a.server = server.New(door)
 	return nil
+}
+
+// admits is what objects pass before they are stored. That of a fork is made with
+// its first write, since many are only read; main's has shown that it can be.
+func (a *App) admits(cfg admission.Config) (upstream.Interface, error) {
+	if a.main != nil {
+		return upstream.WithAudit(admission.NewLazy(cfg)), nil
+	}
+	chain, err := admission.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return upstream.WithAudit(chain), nil
 }
 
 // door is what a server of the plane is made of, with kinds that may be those of

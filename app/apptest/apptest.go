@@ -4,6 +4,7 @@ package apptest
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -23,6 +24,8 @@ type Plane struct {
 	Config *rest.Config
 	// Kubeconfig is a file with the same.
 	Kubeconfig string
+	// Handler is the API without the network.
+	Handler http.Handler
 	// Controllers are those that run; nil when none were asked for.
 	Controllers *controller.Set
 
@@ -58,7 +61,7 @@ func StartOn(t testing.TB, cfg app.Config) *Plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plane{URL: a.URL(), Controllers: a.Controllers(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	p := &Plane{URL: a.URL(), Handler: a.Handler(), Controllers: a.Controllers(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := a.WriteKubeconfig(p.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
