@@ -218,11 +218,8 @@ func (p *planes) drop(ctx context.Context, name string, f *fork) error {
 }
 
 // Serve implements served.Keeper.
-func (p *planes) Serve(name string, at uint64) (http.Handler, error) {
-	if newest := p.main.store.Current(); store.Revision(at) > newest {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("revision %d lies in the future: %d is the newest", at, newest))
-	}
-	rooms := p.main
+func (p *planes) Serve(name, at string) (http.Handler, error) {
+	rooms, now := p.main, http.Handler(p.main.server)
 	if name != store.Main {
 		p.mu.Lock()
 		f := p.forks[name]
@@ -234,14 +231,19 @@ func (p *planes) Serve(name string, at uint64) (http.Handler, error) {
 		if rooms, err = f.rooms(); err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
-		if at == 0 {
-			return f.handler(rooms), nil
-		}
+		now = f.handler(rooms)
 	}
-	if at == 0 {
-		return rooms.server, nil
+	if at == "" {
+		return now, nil
 	}
-	return p.past(rooms, at), nil
+	rev, err := served.Revision(at)
+	if newest := p.main.store.Current(); err == nil && store.Revision(rev) > newest {
+		err = apierrors.NewBadRequest(fmt.Sprintf("revision %d lies in the future: %d is the newest", rev, newest))
+	}
+	if err != nil {
+		return rooms.server.Refusing(err), nil
+	}
+	return p.past(rooms, rev), nil
 }
 
 // find returns the rooms of a fork, nil when there is none of that name.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -188,6 +189,97 @@ func TestPlanesThatCannotBe(t *testing.T) {
 		if code != test.code || !strings.Contains(body, test.want) {
 			t.Errorf("%s %s: %d %s", test.method, test.path, code, body)
 		}
+	}
+}
+
+func TestWhoHearsOfPlanes(t *testing.T) {
+	p := apptest.Start(t)
+	forkOf(t, p, "a", "")
+	bob, stranger, liar := rest.CopyConfig(p.Config), rest.AnonymousClientConfig(p.Config), rest.AnonymousClientConfig(p.Config)
+	bob.Impersonate.UserName = "bob"
+	liar.BearerToken = "a lie"
+	const (
+		noPlane  = `cannot get resource \"planes\" in API group \"setpoint.dev\" at the cluster scope`
+		noPods   = `cannot list resource \"pods\"`
+		missing  = `planes.setpoint.dev \"none\" not found`
+		unknown  = "Unauthorized"
+		tooEarly = "no revision"
+		tooLate  = "lies in the future"
+	)
+	for _, test := range []struct {
+		name, path string
+		as         *rest.Config
+		code       int
+		want       string
+	}{
+		{"who may", "/planes/none/api/v1/pods", p.Config, 404, missing},
+		{"who may not", "/planes/none/api/v1/pods", bob, 403, noPlane},
+		{"who may not, of the past", "/planes/none/at/1/api/v1/pods", bob, 403, noPlane},
+		{"a stranger", "/planes/none/api/v1/pods", stranger, 403, noPlane},
+		{"with a token that is none", "/planes/none/api/v1/pods", liar, 401, unknown},
+		{"a fork without rights in it", "/planes/a/api/v1/pods", bob, 403, noPods},
+		{"no revision", "/at/x/api/v1/pods", p.Config, 400, tooEarly},
+		{"no revision, who may not", "/at/x/api/v1/pods", bob, 403, noPods},
+		{"no revision, with a token that is none", "/at/x/api/v1/pods", liar, 401, unknown},
+		{"the future", "/planes/a/at/999999999/api/v1/pods", p.Config, 400, tooLate},
+		{"the future, who may not", "/planes/a/at/999999999/api/v1/pods", bob, 403, noPods},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if code, body := ask(t, test.as, http.MethodGet, test.path); code != test.code || !strings.Contains(body, test.want) {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+}
+
+// Kinds ask about users, too: who writes a policy must be able to read what its
+// parameters are of. In a fork that is for the fork to say.
+func TestWhatKindsAskInAFork(t *testing.T) {
+	p := apptest.Start(t)
+	main := clients(t, p.Config)
+	for name, group := range map[string]string{"policies": "admissionregistration.k8s.io", "parameters": ""} {
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: []string{"*"}, Verbs: []string{"*"}}}}
+		if _, err := main.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, user := range []string{"of-fork", "of-main"} {
+		bind(t, main, "policies", user)
+	}
+	fork := forkOf(t, p, "a", "")
+	bind(t, clients(t, fork), "parameters", "of-fork")
+	bind(t, main, "parameters", "of-main")
+	for _, test := range []struct {
+		name, user string
+		in         *rest.Config
+		may        bool
+	}{
+		{"granted in the fork, asks in the fork", "of-fork", fork, true},
+		{"granted in the fork, asks in main", "of-fork", p.Config, false},
+		{"granted in main, asks in the fork", "of-main", fork, false},
+		{"granted in main, asks in main", "of-main", p.Config, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := rest.CopyConfig(test.in)
+			cfg.Impersonate.UserName = test.user
+			policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: test.user},
+				Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+					ParamKind: &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"},
+					MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+						RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+							Operations: []admissionregistrationv1.OperationType{"CREATE"},
+							Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+						},
+					}}},
+					Validations: []admissionregistrationv1.Validation{{Expression: "true"}},
+				},
+			}
+			_, err := clients(t, cfg).AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{})
+			if test.may && err != nil || !test.may && !strings.Contains(fmt.Sprint(err), `must have "get" permission`) {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

@@ -52,12 +52,27 @@ func (s *Server) steps() []step {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.underWay.Add(1)
 	defer s.underWay.Add(-1)
+	var nowhere error
 	if s.Planes != nil {
-		if other, inner := s.Planes.Inside(r); other != nil {
+		other, inner, err := s.Planes.Inside(r)
+		if other != nil {
 			other.ServeHTTP(w, inner)
 			return
 		}
+		nowhere = err
 	}
+	s.serve(w, r, nowhere)
+}
+
+// Refusing takes requests through the steps and then refuses them: who may not ask
+// does not hear why.
+func (s *Server) Refusing(why error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, why) })
+}
+
+// serve takes a request of this server's own plane through the steps. One that is
+// refused hears why after them.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, refused error) {
 	a := newAnswer(w, r, s.WriteTimeout)
 	defer func() { s.finish(a, r, recover()) }()
 	for _, next := range s.chain {
@@ -66,6 +81,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			rest.WriteError(a, r, err)
 			return
 		}
+	}
+	if refused != nil {
+		rest.WriteError(a, r, refused)
+		return
 	}
 	if s.Planes != nil && route.From(r.Context()).OfPlanes() {
 		s.Planes.ServeHTTP(a, r)

@@ -10,8 +10,9 @@
 //	GET    /at/N/..., /planes/NAME/at/N/...         what it had at a revision
 //
 // The first four pass the steps of the main server, where they are requests for
-// planes.setpoint.dev; the others pass those of the plane's own. Nothing here
-// knows what a plane is made of: a Keeper does.
+// planes.setpoint.dev; the others pass those of the plane's own, and where there
+// is no such plane the main server's, as requests to get it. Nothing here knows
+// what a plane is made of: a Keeper does.
 package planes
 
 import (
@@ -78,9 +79,9 @@ type Keeper interface {
 	// Fork makes a plane. A revision of 0 is now.
 	Fork(ctx context.Context, name string, spec Spec) (Plane, error)
 	Drop(ctx context.Context, name string) error
-	// Serve returns who answers for a plane, at a revision as it was then, and at 0
-	// as it is.
-	Serve(name string, at uint64) (http.Handler, error)
+	// Serve returns who answers for a plane: as it was at a revision, whose text is
+	// the client's, and with none as it is. It fails when there is no such plane.
+	Serve(name, at string) (http.Handler, error)
 }
 
 // Server serves planes.
@@ -157,26 +158,29 @@ func asked(r *http.Request, name string) (Spec, error) {
 }
 
 // Inside returns who answers a request that is for something in a plane, or in
-// the past of one, and the request as they know it; nil when it is for the root.
-func (s *Server) Inside(r *http.Request) (http.Handler, *http.Request) {
+// the past of one, and the request as they know it; nil when it is for the root,
+// and an error when nobody answers for the plane.
+func (s *Server) Inside(r *http.Request) (http.Handler, *http.Request, error) {
 	name, at, rest, is := split(r.URL.Path)
 	if !is {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var revision uint64
-	if at != "" {
-		var err error
-		if revision, err = strconv.ParseUint(at, 10, 63); err != nil || revision == 0 {
-			return refuse(apierrors.NewBadRequest(fmt.Sprintf("%q is no revision", at))), r
-		}
-	}
-	handler, err := s.Keeper.Serve(name, revision)
+	handler, err := s.Keeper.Serve(name, at)
 	if err != nil {
-		return refuse(err), r
+		return nil, nil, err
 	}
 	inner := r.Clone(r.Context())
 	inner.URL.Path, inner.URL.RawPath = rest, ""
-	return handler, inner
+	return handler, inner, nil
+}
+
+// Revision reads a revision from a path.
+func Revision(text string) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil || n == 0 {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("%q is no revision", text))
+	}
+	return n, nil
 }
 
 // split takes a path apart: /planes/NAME/at/REVISION/REST, where the first or the
@@ -195,11 +199,6 @@ func split(path string) (name, at, rest string, is bool) {
 		at, rest, is = before, "/"+after, true
 	}
 	return name, at, rest, is
-}
-
-// refuse answers every request with an error.
-func refuse(err error) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, statusOf(err)) })
 }
 
 func statusOf(err error) metav1.Status {

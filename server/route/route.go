@@ -45,18 +45,21 @@ func Resolve(r *http.Request) (*Request, error) {
 }
 
 // ofPlanes is a request for planes themselves, /planes or /planes/NAME; nil for
-// all others.
+// all others. One for something in a plane that gets here is for a plane that is
+// not there, and asks for that plane.
 func ofPlanes(r *http.Request) *request.RequestInfo {
-	name, is := strings.CutPrefix(r.URL.Path, "/"+Planes)
-	if !is || name != "" && name[0] != '/' || strings.Count(name, "/") > 1 {
+	path, is := strings.CutPrefix(r.URL.Path, "/"+Planes)
+	if !is || path != "" && path[0] != '/' {
 		return nil
 	}
-	name = strings.TrimPrefix(name, "/")
+	name, _, inside := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	info := &request.RequestInfo{
 		IsResourceRequest: true, Path: r.URL.Path, Verb: strings.ToLower(r.Method),
 		APIPrefix: "apis", APIGroup: PlanesGroup, APIVersion: "v1alpha1", Resource: Planes, Name: name, Parts: []string{Planes},
 	}
 	switch {
+	case inside:
+		info.Verb = "get"
 	case r.Method == http.MethodGet && name == "":
 		info.Verb = "list"
 	case r.Method == http.MethodPost && name != "":

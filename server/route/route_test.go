@@ -26,6 +26,7 @@ func TestResolve(t *testing.T) {
 		{"GET /planes", request.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes"}},
 		{"POST /planes/a?from=b", request.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes", Name: "a"}},
 		{"DELETE /planes/a", request.RequestInfo{IsResourceRequest: true, Verb: "delete", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes", Name: "a"}},
+		{"DELETE /planes/a/api/v1/pods", request.RequestInfo{IsResourceRequest: true, Verb: "get", APIGroup: "setpoint.dev", APIVersion: "v1alpha1", Resource: "planes", Name: "a"}},
 		{"GET /planesx", request.RequestInfo{Verb: "get"}},
 		{"GET /apis/apps/v1", request.RequestInfo{Verb: "get"}},
 		{"GET /api/v1/namespaces/ns/pods", request.RequestInfo{IsResourceRequest: true, Verb: "list", APIVersion: "v1", Namespace: "ns", Resource: "pods"}},
@@ -106,6 +107,9 @@ func FuzzResolve(f *testing.F) {
 				t.Errorf("got %v, upstream %v", err, refused)
 			}
 			return
+		}
+		if got.OfPlanes() && want.Path == got.Path && !want.IsResourceRequest {
+			return // upstream has none
 		}
 		if diff := cmp.Diff(want, got.RequestInfo); diff != "" {
 			t.Error(diff)
