@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/kubernetes/pkg/capabilities"
 
 	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/envtest"
@@ -31,14 +30,13 @@ const switchOn = "SETPOINT_ENVTEST"
 
 // apiserver is what kube-apiserver is told beside what servers are told.
 type apiserver struct {
-	cfg     app.Config
-	address string
-	port    int
-	certDir string
-	etcd    []string
-	parent  int
-	version bool
-	// privileged containers may be asked for.
+	cfg        app.Config
+	address    string
+	port       int
+	certDir    string
+	etcd       []string
+	parent     int
+	version    bool
 	privileged bool
 }
 
@@ -56,7 +54,7 @@ func apiserverCommand() *cobra.Command {
 	f.IntVar(&s.port, "secure-port", 6443, "port to serve on")
 	f.StringVar(&s.certDir, "cert-dir", "/var/run/kubernetes", "folder with apiserver.crt and apiserver.key, unless --tls-cert-file says otherwise")
 	f.StringSliceVar(&s.etcd, "etcd-servers", nil, "the etcd of the same test suite, which says where data is kept")
-	f.BoolVar(&s.privileged, "allow-privileged", false, "let pods ask for privileged containers")
+	privilegedFlag(c, &s.privileged)
 	f.IntVar(&s.parent, "parent", 0, "process to end with")
 	_ = f.MarkHidden("parent") // it is there
 	requestFlags(c, &s.cfg)
@@ -109,7 +107,7 @@ func (s *apiserver) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	capabilities.Setup(s.privileged, 0)
+	allowPrivileged(s.privileged)
 	cfg.Logger = logger()
 	for _, name := range worthSaying(c.Flags()) {
 		cfg.Logger.Warn("a flag changes nothing here", "flag", name)

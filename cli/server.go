@@ -23,6 +23,7 @@ type run struct {
 	kubeconfig string
 	output     string
 	withParent bool
+	privileged bool
 }
 
 // serverCommand is `up` and `server`, which are the same until there are nodes.
@@ -38,6 +39,7 @@ func serverCommand(name string) *cobra.Command {
 	f.StringVar(&r.kubeconfig, "kubeconfig", "", "file that the admin's credentials are written to (default "+defaultKubeconfig()+";\nwith --output json one of its own, which goes with the server)")
 	f.StringVar(&r.output, "output", "text", "how to say that the server is ready: text, or json for programs")
 	f.BoolVar(&r.withParent, "exit-with-parent", false, "end when the process that started this one does")
+	privilegedFlag(c, &r.privileged)
 	controllerFlags(c, &r.cfg)
 	requestFlags(c, &r.cfg)
 	servingFlags(c, &r.cfg)
@@ -58,6 +60,7 @@ func (r *run) run(c *cobra.Command) (err error) {
 	}
 	ctx, stop := withParent(c.Context(), parent)
 	defer stop()
+	allowPrivileged(r.privileged)
 	r.cfg.Logger = logger()
 	r.cfg.EndAtOnce = r.withParent
 	a, err := app.Open(ctx, r.cfg)

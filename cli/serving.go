@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/kubernetes/pkg/capabilities"
 
 	"setpoint.dev/setpoint/app"
 )
@@ -23,6 +24,17 @@ func servingFlags(c *cobra.Command, cfg *app.Config) {
 	f.Var(ranges{&cfg.ServiceRanges}, "service-cluster-ip-range", "one or two ranges that services have their addresses from (default 10.0.0.0/24)")
 	f.Var(&cfg.NodePorts, "service-node-port-range", "ports that services may have on every node (default 30000-32767)")
 }
+
+// privilegedFlag adds the flag that lets pods ask for privileged containers. It is
+// kube-apiserver's, and off unless it is given.
+func privilegedFlag(c *cobra.Command, to *bool) {
+	c.Flags().BoolVar(to, "allow-privileged", false, "let pods ask for privileged containers")
+}
+
+// allowPrivileged says whether pods may ask for privileged containers, for as long
+// as the process lives: upstream's validation knows it as something global, of
+// which the first word counts.
+func allowPrivileged(allowed bool) { capabilities.Setup(allowed, 0) }
 
 // ranges are prefixes of addresses, with commas between them.
 type ranges struct{ value *[]netip.Prefix }

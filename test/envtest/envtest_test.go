@@ -293,7 +293,8 @@ func dataFolders(envs []*envtest.Environment) []string {
 }
 
 func TestNothingIsLeft(t *testing.T) {
-	assets, program := Assets(t), Binary(t)
+	assets, program, temp := Assets(t), Binary(t), t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	before := len(running(program, ""))
 	for range *cycles {
 		env := Environment(assets)
@@ -310,6 +311,9 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if left := running(program, ""); len(left) != before {
 		t.Errorf("processes are left: %v", left)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
 	}
 }
 
