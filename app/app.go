@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -171,10 +170,6 @@ func Open(ctx context.Context, cfg Config) (_ *App, err error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
-	}
-	if controller.Runs(cfg.Controllers, "serviceaccount-controller") {
-		// Every namespace has the account that its pods run as.
-		cfg.Admission.Enable = append(slices.Clone(cfg.Admission.Enable), "ServiceAccount")
 	}
 	a := &App{cfg: cfg}
 	ctx, a.stop = context.WithCancel(ctx)

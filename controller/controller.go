@@ -131,11 +131,6 @@ func chosen(names []string) ([]entry, error) {
 	return picked, nil
 }
 
-// Runs says whether the controller of a name is among those that names ask for.
-func Runs(names []string, name string) bool {
-	return slices.ContainsFunc(all, func(e entry) bool { return e.is(name) && e.wanted(names) })
-}
-
 func (e entry) is(name string) bool { return name == e.name || name == e.alias }
 
 // wanted says whether names ask for a controller: by its name first, then by
