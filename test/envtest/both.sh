@@ -1,0 +1,57 @@
+# Runs suites of other people's modules on Setpoint and on a real kube-apiserver
+# with etcd. A script sources this file after it has set
+#   setpoint   the program
+#   peer       a folder with kube-apiserver, etcd and kubectl
+# and ends with $failed, which is 1 once a suite has not passed on a side.
+failed=0
+work=$(mktemp -d)
+trap 'cd /; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+assets=$("$setpoint" envtest)
+export KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=180s KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT=180s
+
+# fetch MODULE@VERSION goes to a copy of a module that can be written to.
+fetch() {
+  cd "$work"
+  from=$(go mod download -json "$1" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p')
+  if [ -d module ]; then
+    chmod -R u+w module
+    rm -rf module
+  fi
+  cp -R "$from" module
+  chmod -R u+w module
+  cd module
+}
+
+# both PACKAGE builds a suite and runs it on both sides.
+both() {
+  go test -c -o "$work/suite.test" "./$1"
+  run setpoint "$assets" "$1"
+  run real "$peer" "$1"
+}
+
+# run SIDE ASSETS PACKAGE runs the suite that was built, and prints what came of
+# it. A spec of Ginkgo's that fails is tried up to three times, on both sides.
+run() {
+  log="$work/$1.log"
+  set -- "$@" -test.timeout 30m -test.v
+  if "$work/suite.test" -help 2>&1 | grep -q ginkgo.flake-attempts; then
+    set -- "$@" -ginkgo.no-color -ginkgo.flake-attempts=3
+  fi
+  side=$1 folder=$2 package=$3
+  shift 3
+  begun=$(date +%s%N)
+  (cd "$package" && KUBEBUILDER_ASSETS=$folder "$work/suite.test" "$@") >"$log" 2>&1 || failed=1
+  took=$((($(date +%s%N) - begun) / 1000000))
+  printf '%-36s %-9s %8d ms  %s\n' "$package" "$side" "$took" "$(outcome "$log")"
+  grep -E '\[(FAIL|FAILED)\]|^ *--- FAIL' "$log" | sort -u || true
+}
+
+# outcome LOG is how many specs passed and failed, or tests where there are no specs.
+outcome() {
+  specs=$(sed -n 's/^.*-- \([0-9]* Passed | [0-9]* Failed.*\)$/\1/p' "$1")
+  if [ -n "$specs" ]; then
+    echo "$specs"
+  else
+    echo "$(grep -c -- '--- PASS' "$1") Passed | $(grep -c -- '--- FAIL' "$1") Failed | $(grep -c -- '--- SKIP' "$1") Skipped"
+  fi
+}
