@@ -112,13 +112,22 @@ func changed(obj, old runtime.Object) bool {
 	return !apiequality.Semantic.DeepEqual(content(obj), content(old))
 }
 
-// content is a copy of an object without what every write may change.
+// content is a copy of an object without what every write may change, and what
+// the server notes of initializers itself.
 func content(obj runtime.Object) runtime.Object {
 	bare := obj.DeepCopyObject()
 	initializers.Detach(bare)
-	if m, err := meta.Accessor(bare); err == nil {
-		m.SetManagedFields(nil)
-		m.SetResourceVersion("")
+	m, err := meta.Accessor(bare)
+	if err != nil {
+		return bare
 	}
+	m.SetManagedFields(nil)
+	m.SetResourceVersion("")
+	annotations := m.GetAnnotations()
+	delete(annotations, skippedKey)
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	m.SetAnnotations(annotations)
 	return bare
 }
