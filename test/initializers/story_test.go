@@ -1,9 +1,6 @@
 package initializers_test
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,40 +11,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
-	"setpoint.dev/setpoint/admission/initializer"
 	"setpoint.dev/setpoint/app"
 )
-
-// apply creates what a file says.
-func (w *world) apply(file string) answer {
-	w.t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	path := w.path
-	switch {
-	case strings.Contains(string(text), "kind: InitializerConfiguration"):
-		path = configurations
-	case strings.Contains(string(text), "kind: ConfigMap"):
-		path = "/api/v1/namespaces/default/configmaps"
-	}
-	return w.send(context.Background(), "POST", path+"?timeout=20s", text, "Accept", "application/json", "Content-Type", "application/yaml")
-}
-
-// containers are the names of a pod's containers.
-func containers(pod object) []string {
-	var names []string
-	spec, _ := pod["spec"].(object)
-	all, _ := spec["containers"].([]any)
-	for _, c := range all {
-		names = append(names, c.(object)["name"].(string))
-	}
-	return names
-}
 
 // The story: a pod of somebody who knows nothing of it comes to life with two
 // containers.
@@ -56,40 +23,59 @@ func TestSidecarsAppearByThemselves(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, "../../examples/sidecar-injector").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	both := []string{"myapp-container", "envoy"}
 	for name, tc := range map[string]struct {
 		args            []string
 		plain, annotate []string
 	}{
-		"for every pod":           {plain: []string{"myapp-container", "envoy"}, annotate: []string{"myapp-container", "envoy"}},
-		"for those that ask only": {args: []string{"-require-annotation"}, plain: []string{"myapp-container"}, annotate: []string{"myapp-container", "envoy"}},
+		"for every pod":           {plain: both, annotate: both},
+		"for those that ask only": {args: []string{"-require-annotation"}, plain: both[:1], annotate: both},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, app.Config{}, speeches[0])
-			for _, file := range []string{"envoy-initializer-configmap.yaml", "envoy-initializer-pod.yaml", "envoy-config.yaml"} {
-				if got := w.apply(file); got.code != http.StatusCreated {
-					t.Fatalf("%s: %v", file, got)
+			inEach(t, app.Config{}, row{name: "13.11", not: map[string]string{custom: "sidecars are containers of pods"}, holds: func(w *world) {
+				w.apply("/api/v1/namespaces/"+w.namespace+"/configmaps", "envoy-initializer-configmap.yaml")
+				w.apply(w.path(), "envoy-initializer-pod.yaml")
+				w.apply(configurations, "envoy-config.yaml")
+				w.atEnd(configurations + "/envoy-config")
+				runs(w.t, program, append([]string{"-kubeconfig", w.plane.Kubeconfig, "-namespace", w.namespace}, tc.args...)...)
+				for file, want := range map[string][]string{"myapp-pod.yaml": tc.plain, "myapp-pod-annotated.yaml": tc.annotate} {
+					pod := w.apply(w.path(), file)
+					if diff := cmp.Diff(want, containers(pod)); diff != "" {
+						w.t.Errorf("%s: %s", file, diff)
+					}
+					users, _ := pod["spec"].(object)["containers"].([]any)
+					if users[0].(object)["image"] != "busybox" || fmt.Sprint(users[0].(object)["command"]) != "[sh -c echo Hello Kubernetes! && sleep 3600]" {
+						w.t.Errorf("the user's container was touched: %v", users[0])
+					}
 				}
-			}
-			run(t, program, append([]string{"-kubeconfig", w.plane.Kubeconfig}, tc.args...)...)
-			for file, want := range map[string][]string{"myapp-pod.yaml": tc.plain, "myapp-pod-annotated.yaml": tc.annotate} {
-				got := w.apply(file)
-				if got.code != http.StatusCreated || pendingOf(got.body) != nil {
-					t.Errorf("%s: %v", file, got)
-				}
-				if diff := cmp.Diff(want, containers(got.body)); diff != "" {
-					t.Errorf("%s: %s", file, diff)
-				}
-				users, _ := got.body["spec"].(object)["containers"].([]any)
-				if users[0].(object)["image"] != "busybox" || fmt.Sprint(users[0].(object)["command"]) != "[sh -c echo Hello Kubernetes! && sleep 3600]" {
-					t.Errorf("the user's container was touched: %v", users[0])
-				}
-			}
+			}})
 		})
 	}
 }
 
-// run runs a program until the test ends.
-func run(t *testing.T, program string, args ...string) {
+// apply creates what a file says: as it is, or in protobuf.
+func (w *world) apply(path, file string) object {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var got answer
+	if inJSON, err := yaml.YAMLToJSON(text); err != nil {
+		w.t.Fatal(err)
+	} else if raw := w.inProtobuf(inJSON); raw != nil {
+		got = w.send("POST", path+"?timeout=20s", raw, "Accept", w.accepts(), "Content-Type", protobufType)
+	} else {
+		got = w.send("POST", path+"?timeout=20s", text, "Accept", jsonType, "Content-Type", "application/yaml")
+	}
+	if got.code != http.StatusCreated || pendingOf(got.body) != nil {
+		w.t.Fatalf("%s: %v", file, got)
+	}
+	return got.body
+}
+
+// runs runs a program until the test ends.
+func runs(t *testing.T, program string, args ...string) {
 	t.Helper()
 	c := exec.Command(program, args...)
 	if err := c.Start(); err != nil {
@@ -105,152 +91,85 @@ func run(t *testing.T, program string, args ...string) {
 	})
 }
 
-// A controller as it was written in 2018: it lists and watches with the
-// parameter, acts when its name is the first, and sends one strategic merge patch that
-// adds what it has to add and takes its name off.
+// A controller as it was written in 2018.
 func TestAControllerOf2018(t *testing.T) {
-	w := begin(t, app.Config{}, speeches[0])
-	w.configure("c", w.forAll("first.k8s.io"), w.forAll("envoy.initializer.kubernetes.io"))
-	for _, me := range []string{"first.k8s.io", "envoy.initializer.kubernetes.io"} {
-		w.controller(me)
-	}
-	created := w.creating("x", nil, "?timeout=20s")
-	got := within(t, created)
-	if got.code != http.StatusCreated || pendingOf(got.body) != nil {
-		t.Fatalf("%v", got)
-	}
-	if diff := cmp.Diff([]string{"app", "by-first", "by-envoy"}, containers(got.body)); diff != "" {
-		t.Error(diff)
-	}
+	inEach(t, app.Config{}, row{name: "raw requests and one patch", holds: func(w *world) {
+		w.configure("c", w.forAll("first.k8s.io"), w.forAll("envoy.initializer.kubernetes.io"))
+		for _, me := range []string{"first.k8s.io", "envoy.initializer.kubernetes.io"} {
+			w.controller(me)
+		}
+		got := within(w.t, w.creating("x", nil, "?timeout=20s"))
+		if got.code != http.StatusCreated || pendingOf(got.body) != nil {
+			w.t.Fatalf("%v", got)
+		}
+		if diff := cmp.Diff([]string{"by-first", "by-envoy"}, added(got.body)); diff != "" {
+			w.t.Error(diff)
+		}
+	}})
 }
 
-// controller runs a controller until the test ends.
+// added are the names of what controllers have added to an object, in the order
+// of a pod's containers, or of a custom object's list.
+func added(obj object) []string {
+	names := containers(obj)
+	spec, _ := obj["spec"].(object)
+	list, _ := spec["added"].([]any)
+	for _, n := range list {
+		names = append(names, n.(string))
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, "by-") })
+}
+
+// controller runs a controller until the test ends: it lists and watches with the
+// parameter, and acts when its name is the first.
 func (w *world) controller(me string) {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.t.Cleanup(cancel)
-	list := w.do("GET", w.path+"?includeUninitialized=true", "")
+	w.t.Helper()
+	list := w.read(w.path() + all)
 	items, _ := list.body["items"].([]any)
-	for _, pod := range items {
-		w.act(me, pod.(object))
+	for _, obj := range items {
+		w.act(me, obj.(object))
 	}
-	from := list.body["metadata"].(object)["resourceVersion"].(string)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.plane.URL+w.path+"?watch=true&includeUninitialized=true&resourceVersion="+from, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	response, err := w.http.Do(r) //nolint:bodyclose // by who reads it
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	events := w.follow(list.metadata()["resourceVersion"].(string), all[1:])
 	go func() {
-		defer func() { _ = response.Body.Close() }()
-		for s := bufio.NewScanner(response.Body); s.Scan(); {
-			var e struct {
-				Type   string
-				Object object
-			}
-			if json.Unmarshal(s.Bytes(), &e) == nil && e.Type != "DELETED" {
-				w.act(me, e.Object)
+		for {
+			select {
+			case e := <-events:
+				if e.kind != "DELETED" {
+					w.act(me, e.object)
+				}
+			case <-w.ctx.Done():
+				return
 			}
 		}
 	}()
 }
 
-// act takes a controller's turn on a pod.
-func (w *world) act(me string, pod object) {
-	names := pendingOf(pod)
+// act takes a controller's turn on an object: one patch that adds what it has to
+// add and takes its name off. That is a strategic merge patch where the kind takes
+// such, as pods do, and a merge patch of the whole lists otherwise.
+func (w *world) act(me string, obj object) {
+	names := pendingOf(obj)
 	if len(names) == 0 || names[0] != me {
 		return
 	}
 	short, _, _ := strings.Cut(me, ".")
-	var order []any
-	for _, c := range append(containers(pod), "by-"+short) {
-		order = append(order, object{"name": c})
+	mine := "by-" + short
+	media, patch := mergeType, object{
+		"metadata": object{"initializers": pending(names[1:]...), "resourceVersion": obj["metadata"].(object)["resourceVersion"]},
+		"spec":     object{"added": append(added(obj), mine)},
 	}
-	patch := object{
-		"metadata": object{"initializers": object{"pending": []any{object{"$patch": "delete", "name": me}}}},
-		"spec": object{
-			"$setElementOrder/containers": order,
-			"containers":                  []any{object{"name": "by-" + short, "image": "side:1"}},
-		},
+	if w.strategic {
+		var order []any
+		for _, c := range append(containers(obj), mine) {
+			order = append(order, object{"name": c})
+		}
+		media, patch = strategicType, object{
+			"metadata": object{"initializers": object{"pending": []any{object{"$patch": "delete", "name": me}}}},
+			"spec":     object{"$setElementOrder/containers": order, "containers": []any{object{"name": mine, "image": "side:1"}}},
+		}
 	}
-	text, err := json.Marshal(patch)
-	if err != nil {
-		w.t.Error(err)
-	}
-	name := pod["metadata"].(object)["name"].(string)
-	if got := w.do("PATCH", w.path+"/"+name, string(text), "Content-Type", "application/strategic-merge-patch+json"); got.code != http.StatusOK || slices.Contains(pendingOf(got.body), me) {
+	name := obj["metadata"].(object)["name"].(string)
+	if got := w.patch(name, media, string(encode(w.t, patch))); w.ctx.Err() == nil && (got.code != http.StatusOK || slices.Contains(pendingOf(got.body), me)) {
 		w.t.Errorf("%s: %v", me, got)
 	}
-}
-
-// The deployment of the tutorial: typed clients send the object without a field
-// that they do not know, and that completes it.
-func TestTheTutorialsPUT(t *testing.T) {
-	inEach(t, func(w *world) {
-		w.configure("c", w.forAll("only.k8s.io"))
-		created := w.creating("x", nil, "")
-		w.waits("x")
-		have := w.get("x").body
-		delete(have["metadata"].(object), "initializers")
-		if got := w.write(context.Background(), "PUT", w.path+"/x", have); got.code != http.StatusOK || pendingOf(got.body) != nil {
-			w.t.Errorf("%v", got)
-		}
-		if got := within(w.t, created); got.code != http.StatusCreated {
-			w.t.Errorf("%v", got)
-		}
-		// It is settled: what is sent again with an empty list changes nothing.
-		have = w.get("x").body
-		have["metadata"].(object)["initializers"] = pending()
-		if got := w.write(context.Background(), "PUT", w.path+"/x", have); got.code != http.StatusOK {
-			w.t.Errorf("%v", got)
-		}
-	})
-}
-
-// What initializers made of an object is checked as its creator's request.
-func TestFinalAdmission(t *testing.T) {
-	for name, tc := range map[string]struct {
-		skip bool
-		code int
-	}{
-		"on":  {code: http.StatusForbidden},
-		"off": {skip: true, code: http.StatusCreated},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := begin(t, app.Config{Initializers: initializer.Settings{SkipFinalAdmission: tc.skip}}, speeches[0])
-			w.hook("validating", []any{"CREATE"}, nil, oneContainerForJane)
-			w.allow("jane", "create")
-			w.configure("c", w.forAll("a.k8s.io"))
-			inject := func(name string) {
-				got := w.merge(name, `{"metadata":{"initializers":null},"spec":{"containers":[{"name":"app","image":"app:1"},{"name":"side","image":"side:1"}]}}`)
-				if got.code != http.StatusOK {
-					t.Errorf("the write itself: %v", got)
-				}
-			}
-			hers := w.as("jane").creating("hers", nil, "")
-			w.waits("hers")
-			inject("hers")
-			got := within(t, hers)
-			if got.code != tc.code || tc.code == http.StatusForbidden && !strings.Contains(got.message(), "jane may have one container") {
-				t.Errorf("what its creator reads: %v", got)
-			}
-			if left := w.get("hers"); (left.code == http.StatusOK) != tc.skip {
-				t.Errorf("what is left: %v", left)
-			}
-			mine := w.creating("mine", nil, "")
-			w.waits("mine")
-			inject("mine")
-			if got := within(t, mine); got.code != http.StatusCreated || len(containers(got.body)) != 2 {
-				t.Errorf("somebody else's: %v", got)
-			}
-		})
-	}
-}
-
-// oneContainerForJane refuses pods of jane that have more than one container.
-func oneContainerForJane(review *admissionv1.AdmissionReview) *admissionv1.AdmissionResponse {
-	var pod object
-	allowed := json.Unmarshal(review.Request.Object.Raw, &pod) == nil && (review.Request.UserInfo.Username != "jane" || len(containers(pod)) < 2)
-	return &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: allowed, Result: &metav1.Status{Code: http.StatusForbidden, Message: "jane may have one container"}}
 }
