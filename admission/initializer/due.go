@@ -33,6 +33,9 @@ type Step struct {
 	Do  Deed
 	// Name is the initializer concerned.
 	Name string
+	// Locked says that its time is not over, but that it waits for the object
+	// itself.
+	Locked bool
 }
 
 // Deed is a kind of step.
@@ -131,8 +134,9 @@ func (f *Facts) step(r *Record, p *Plan, locked bool) *Step {
 	head := r.Head()
 	terms, _ := f.terms(head)
 	end, ends := terms.end(r.HeadSince)
+	overdue := ends && !f.Now.Before(end)
 	switch {
-	case ends && !f.Now.Before(end):
+	case overdue:
 		p.Overdue = append(p.Overdue, r)
 	case !locked:
 		if ends {
@@ -142,9 +146,9 @@ func (f *Facts) step(r *Record, p *Plan, locked bool) *Step {
 	}
 	switch terms.Policy {
 	case v1alpha1.Ignore:
-		return &Step{UID: r.UID, Do: Skip, Name: head}
+		return &Step{UID: r.UID, Do: Skip, Name: head, Locked: !overdue}
 	case v1alpha1.Fail:
-		return &Step{UID: r.UID, Do: Expire, Name: head}
+		return &Step{UID: r.UID, Do: Expire, Name: head, Locked: !overdue}
 	default:
 		return nil
 	}

@@ -36,22 +36,22 @@ func TestPlan(t *testing.T) {
 		},
 		"Fail": {
 			facts: Facts{Now: at(10), Records: []*Record{record("u", 0, "a", "b")}, Terms: map[string]Terms{"a": ten(v1alpha1.Fail), "b": ten(v1alpha1.Ignore)}},
-			want:  Plan{Steps: []Step{{"u", Expire, "a"}}, Overdue: []*Record{record("u", 0, "a", "b")}},
+			want:  Plan{Steps: []Step{{UID: "u", Do: Expire, Name: "a"}}, Overdue: []*Record{record("u", 0, "a", "b")}},
 		},
 		"Ignore": {
 			facts: Facts{Now: at(10), Records: []*Record{record("u", 0, "a")}, Terms: map[string]Terms{"a": ten(v1alpha1.Ignore)}},
-			want:  Plan{Steps: []Step{{"u", Skip, "a"}}, Overdue: []*Record{record("u", 0, "a")}},
+			want:  Plan{Steps: []Step{{UID: "u", Do: Skip, Name: "a"}}, Overdue: []*Record{record("u", 0, "a")}},
 		},
 		"Wait": {
 			facts: Facts{Now: at(100_000), Records: []*Record{record("u", 0, "a")}, Terms: map[string]Terms{"a": {Policy: v1alpha1.Wait}}},
 		},
 		"one that no configuration names has the server's terms": {
 			facts: Facts{Now: at(10), Records: []*Record{{UID: "u", Pending: []string{"mine"}, HeadSince: at(0)}}, Default: ten(v1alpha1.Fail)},
-			want:  Plan{Steps: []Step{{"u", Expire, "mine"}}, Overdue: []*Record{{UID: "u", Pending: []string{"mine"}, HeadSince: at(0)}}},
+			want:  Plan{Steps: []Step{{UID: "u", Do: Expire, Name: "mine"}}, Overdue: []*Record{{UID: "u", Pending: []string{"mine"}, HeadSince: at(0)}}},
 		},
 		"one that has failed goes": {
 			facts: Facts{Now: at(0), Records: []*Record{{UID: "u", Failed: true}}},
-			want:  Plan{Steps: []Step{{"u", Remove, ""}}},
+			want:  Plan{Steps: []Step{{UID: "u", Do: Remove}}},
 		},
 		"an orphan is given time": {
 			facts: Facts{Now: at(29), Records: []*Record{record("u", 0, "a", "b")}, Terms: map[string]Terms{"a": {Policy: v1alpha1.Wait}}, Gone: map[string]time.Time{"b": at(0)}},
@@ -59,7 +59,7 @@ func TestPlan(t *testing.T) {
 		},
 		"an orphan is let go, also when it is not next": {
 			facts: Facts{Now: at(30), Records: []*Record{record("u", 0, "a", "b")}, Terms: map[string]Terms{"a": {Policy: v1alpha1.Wait}}, Gone: map[string]time.Time{"b": at(0)}},
-			want:  Plan{Steps: []Step{{"u", Release, "b"}}},
+			want:  Plan{Steps: []Step{{UID: "u", Do: Release, Name: "b"}}},
 		},
 		"a name that the creator gave stays": {
 			facts: Facts{Now: at(60), Records: []*Record{{UID: "u", Pending: []string{"a"}, HeadSince: at(0)}}, Gone: map[string]time.Time{"a": at(0)}, Default: Terms{Policy: v1alpha1.Wait}},
@@ -79,6 +79,7 @@ func TestInitializersThatWaitForEachOtherAreFound(t *testing.T) {
 		"a": {Policy: v1alpha1.Ignore, Timeout: time.Hour, Account: "ns/a"},
 		"b": {Policy: v1alpha1.Fail, Timeout: time.Hour, Account: "ns/b"},
 		"c": {Policy: v1alpha1.Fail, Timeout: time.Hour},
+		"d": {Policy: v1alpha1.Wait, Account: "ns/d"},
 	}
 	pod := func(uid types.UID, account string, since int, pending string) *Record {
 		r := record(uid, since, pending)
@@ -94,8 +95,16 @@ func TestInitializersThatWaitForEachOtherAreFound(t *testing.T) {
 		deadlocked []string
 		steps      []Step
 	}{
-		"not at once":                      {records: both, now: 10},
-		"the older one is let go":          {records: both, now: 11, deadlocked: []string{"a", "b"}, steps: []Step{{"pod-of-a", Expire, "b"}}},
+		"not at once":               {records: both, now: 10},
+		"the older one is let go":   {records: both, now: 11, deadlocked: []string{"a", "b"}, steps: []Step{{UID: "pod-of-a", Do: Expire, Name: "b", Locked: true}}},
+		"one that waits for itself": {records: []*Record{pod("pod-of-a", "ns/a", 0, "a")}, now: 10, deadlocked: []string{"a"}, steps: []Step{{UID: "pod-of-a", Do: Skip, Name: "a", Locked: true}}},
+		"three in a circle": {
+			records: []*Record{pod("pod-of-a", "ns/a", 0, "b"), pod("pod-of-b", "ns/b", 1, "d"), pod("pod-of-d", "ns/d", 2, "a")}, now: 12,
+			deadlocked: []string{"a", "b", "d"}, steps: []Step{{UID: "pod-of-a", Do: Expire, Name: "b", Locked: true}},
+		},
+		"one that is waited for stays so": {
+			records: []*Record{pod("pod-of-b", "ns/b", 0, "d"), pod("pod-of-d", "ns/d", 1, "b")}, now: 11, deadlocked: []string{"b", "d"},
+		},
 		"one that acts is not stuck":       {records: both, now: 11, acted: func(string) time.Time { return at(2) }},
 		"one way is no circle":             {records: both[:1], now: 11},
 		"pods of others are not concerned": {records: []*Record{pod("x", "ns/x", 0, "a"), pod("y", "ns/y", 0, "b")}, now: 11},

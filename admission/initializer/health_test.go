@@ -38,3 +38,23 @@ func TestOneThatLetsObjectsWaitIsStalledUntilItActs(t *testing.T) {
 		t.Error("not forgotten")
 	}
 }
+
+func TestADeadlockIsRememberedUntilSomebodyActs(t *testing.T) {
+	h := &Health{}
+	if !h.LockedUntil("a", at(0)).IsZero() {
+		t.Error("deadlocked from the beginning")
+	}
+	h.Deadlocked("a", at(0))
+	h.Deadlocked("a", at(30))
+	if got := h.LockedUntil("a", at(89)); !got.Equal(at(90)) {
+		t.Errorf("deadlocked until %v", got)
+	}
+	if !h.LockedUntil("a", at(90)).IsZero() {
+		t.Error("deadlocked for ever")
+	}
+	h.Deadlocked("a", at(100))
+	h.Acted("a", at(101))
+	if !h.LockedUntil("a", at(102)).IsZero() {
+		t.Error("deadlocked although it has acted")
+	}
+}

@@ -14,9 +14,8 @@ import (
 
 // Seen is what is known of all initializers at a time.
 type Seen struct {
-	Records    []*Record
-	Deadlocked []string
-	Health     *Health
+	Records []*Record
+	Health  *Health
 	// Lease says why the lease of an initializer does not speak for it; empty
 	// when it does.
 	Lease func(v1alpha1.Reference) string
@@ -114,7 +113,7 @@ func (s Seen) conditions(in v1alpha1.Initializer, set func(kind string, is bool,
 	} else {
 		set(v1alpha1.Stalled, false, "InTime", "")
 	}
-	if slices.Contains(s.Deadlocked, in.Name) {
+	if !s.Health.LockedUntil(in.Name, s.Now).IsZero() {
 		ready, reason, why = false, "Deadlocked", "its pods wait for an initializer whose pods wait for it"
 		set(v1alpha1.Deadlocked, true, "WaitingForEachOther", why)
 	} else {
@@ -126,6 +125,29 @@ func (s Seen) conditions(in v1alpha1.Initializer, set func(kind string, is bool,
 		}
 	}
 	set(v1alpha1.Ready, ready, reason, why)
+}
+
+// Alarm is a condition of an initializer that somebody should hear of.
+type Alarm struct {
+	Name, Condition, Message string
+}
+
+// Alarms are the conditions that were not, and are now, that initializers are
+// stalled or deadlocked.
+func Alarms(have, now v1alpha1.InitializerConfigurationStatus) []Alarm {
+	var alarms []Alarm
+	for _, in := range now.Initializers {
+		var before []metav1.Condition
+		if i := slices.IndexFunc(have.Initializers, func(h v1alpha1.InitializerStatus) bool { return h.Name == in.Name }); i >= 0 {
+			before = have.Initializers[i].Conditions
+		}
+		for _, kind := range []string{v1alpha1.Stalled, v1alpha1.Deadlocked} {
+			if meta.IsStatusConditionTrue(in.Conditions, kind) && !meta.IsStatusConditionTrue(before, kind) {
+				alarms = append(alarms, Alarm{in.Name, kind, meta.FindStatusCondition(in.Conditions, kind).Message})
+			}
+		}
+	}
+	return alarms
 }
 
 // count is how many initializers of a configuration have a name.

@@ -138,7 +138,7 @@ func settle(obj runtime.Object, waits *initializers.Initializers, r *initializer
 	now := &initializers.Initializers{Pending: slices.Clone(waits.Pending)}
 	switch step.Do {
 	case initializer.Expire:
-		now.Result = expired(r, step.Name, terms.Timeout)
+		now.Result = expired(r, step, terms.Timeout)
 	case initializer.Skip:
 		now.Pending = slices.Delete(now.Pending, at, at+1)
 		if err := addSkipped(obj, step.Name); err != nil {
@@ -187,7 +187,9 @@ func (c *call) storeStep(obj, old runtime.Object, have *store.Object, step initi
 		return err
 	}
 	c.outcome(step.Name, string(step.Do))
-	c.report(obj, step)
+	if reason, message := tidings(step); reason != "" {
+		c.report(obj, reason, message)
+	}
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
@@ -198,19 +200,34 @@ func (c *call) storeStep(obj, old runtime.Object, have *store.Object, step initi
 	return c.expel(m.GetUID())
 }
 
-// reports are what events say about steps.
-var reports = map[initializer.Deed]struct{ reason, format string }{
-	initializer.Skip:    {"InitializerSkipped", "initializer %q did not act in time; the object goes on without it"},
-	initializer.Expire:  {"InitializerTimeout", "initializer %q did not act in time; the object is removed"},
-	initializer.Release: {"InitializerGone", "no configuration has initializer %q any more; the object goes on without it"},
+// tidings are what an event says about a step; empty when there is nothing to
+// say.
+func tidings(step initializer.Step) (reason, message string) {
+	why := fmt.Sprintf("initializer %q did not act in time", step.Name)
+	if step.Locked {
+		why = fmt.Sprintf("initializer %q cannot act, because its own pods wait for this one", step.Name)
+	}
+	switch {
+	case step.Do == initializer.Release:
+		return "InitializerGone", fmt.Sprintf("no configuration has initializer %q any more; the object goes on without it", step.Name)
+	case step.Do == initializer.Skip && step.Locked:
+		return "InitializerDeadlocked", why + "; the object goes on without it"
+	case step.Do == initializer.Skip:
+		return "InitializerSkipped", why + "; the object goes on without it"
+	case step.Do == initializer.Expire && step.Locked:
+		return "InitializerDeadlocked", why + "; the object is removed"
+	case step.Do == initializer.Expire:
+		return "InitializerTimeout", why + "; the object is removed"
+	default:
+		return "", ""
+	}
 }
 
-// report makes an event about an object that waits. One that cannot be made
-// changes nothing.
-func (c *call) report(obj runtime.Object, step initializer.Step) {
-	text, ok := reports[step.Do]
+// report makes an event that warns of something about an object. One that cannot
+// be made changes nothing.
+func (c *call) report(obj runtime.Object, reason, message string) {
 	m, err := meta.Accessor(obj)
-	if !ok || err != nil {
+	if err != nil {
 		return
 	}
 	now := metav1.Now()
@@ -223,7 +240,7 @@ func (c *call) report(obj runtime.Object, step initializer.Step) {
 		InvolvedObject: corev1.ObjectReference{
 			Kind: c.kind.Kind, APIVersion: c.groupVersion().String(), Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
 		},
-		Reason: text.reason, Message: fmt.Sprintf(text.format, step.Name), Type: corev1.EventTypeWarning,
+		Reason: reason, Message: message, Type: corev1.EventTypeWarning,
 		Source: corev1.EventSource{Component: "initializers"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		EventTime: metav1.NewMicroTime(time.Time{}),
 	}, serverManager)

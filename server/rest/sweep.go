@@ -184,6 +184,9 @@ func (s *sweeper) pass(ctx context.Context) time.Duration {
 	for _, r := range plan.Overdue {
 		s.h.Health.Overdue(r.Head(), r.HeadSince, now)
 	}
+	for _, name := range plan.Deadlocked {
+		s.h.Health.Deadlocked(name, now)
+	}
 	s.h.Health.Keep(func(name string) bool { _, is := facts.Terms[name]; return is })
 	backlog := initializer.Backlogs(facts.Records)
 	configured := map[string]initializer.Backlog{}
@@ -199,7 +202,7 @@ func (s *sweeper) pass(ctx context.Context) time.Duration {
 	if s.act(ctx, plan.Steps, facts) {
 		next = min(next, sweepAgain)
 	}
-	return max(min(next, s.tell(ctx, all, plan, now)), sweepEvery)
+	return max(min(next, s.tell(ctx, all, now)), sweepEvery)
 }
 
 // check removes the records of objects that are not there. Records come and go
@@ -258,11 +261,11 @@ func (s *sweeper) act(ctx context.Context, steps []initializer.Step, f initializ
 
 // tell writes the status of configurations where it has changed, and returns
 // when to look again.
-func (s *sweeper) tell(ctx context.Context, all []*v1alpha1.InitializerConfiguration, plan initializer.Plan, now time.Time) time.Duration {
+func (s *sweeper) tell(ctx context.Context, all []*v1alpha1.InitializerConfiguration, now time.Time) time.Duration {
 	next := time.Hour
 	leases := false
 	seen := initializer.Seen{
-		Records: slices.Collect(maps.Values(s.records)), Deadlocked: plan.Deadlocked, Health: s.h.Health, Now: now,
+		Records: slices.Collect(maps.Values(s.records)), Health: s.h.Health, Now: now,
 		Lease: func(ref v1alpha1.Reference) string { leases = true; return s.h.lease(ctx, ref, now) },
 	}
 	for name, status := range initializer.Statuses(all, seen) {
@@ -274,9 +277,18 @@ func (s *sweeper) tell(ctx context.Context, all []*v1alpha1.InitializerConfigura
 			next = min(next, statusEvery-since)
 		case differs, waits && since >= agesEvery:
 			s.told[name] = now
-			if err := s.h.writeStatusOf(ctx, name, status); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
+			err := s.h.writeStatusOf(ctx, name, status)
+			if err == nil {
+				err = s.h.raise(ctx, s.configurations[name], initializer.Alarms(have, status))
+			}
+			if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
 				s.failed(err)
 				next = min(next, sweepAgain)
+			}
+		}
+		for _, i := range status.Initializers {
+			if until := s.h.Health.LockedUntil(i.Name, now); !until.IsZero() {
+				next = min(next, until.Sub(now))
 			}
 		}
 		if waits {
@@ -319,9 +331,30 @@ func (h *Handler) writeStatusOf(ctx context.Context, name string, status v1alpha
 	})
 }
 
-// expired is the result of an object whose initializer has not acted in time.
-func expired(r *initializer.Record, name string, within time.Duration) *metav1.Status {
-	late := apierrors.NewTimeoutError(fmt.Sprintf("initializer %q did not act within %s", name, within), 0).ErrStatus
+// raise makes events of what has become of a configuration's initializers.
+func (h *Handler) raise(ctx context.Context, configuration *v1alpha1.InitializerConfiguration, alarms []initializer.Alarm) error {
+	if len(alarms) == 0 {
+		return nil
+	}
+	r := h.Kinds().Find(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, v1alpha1.Resource)
+	c, err := h.inside(ctx, r, "update", "", configuration.Name, "")
+	if err != nil {
+		return err
+	}
+	for _, a := range alarms {
+		c.report(configuration, "Initializer"+a.Condition, fmt.Sprintf("initializer %q: %s", a.Name, a.Message))
+	}
+	return nil
+}
+
+// expired is the result of an object whose initializer has not acted in time, or
+// cannot.
+func expired(r *initializer.Record, step initializer.Step, within time.Duration) *metav1.Status {
+	name, why := step.Name, fmt.Sprintf("did not act within %s", within)
+	if step.Locked {
+		why = "cannot act: its own pods wait for this one"
+	}
+	late := apierrors.NewTimeoutError(fmt.Sprintf("initializer %q %s", name, why), 0).ErrStatus
 	late.Details = &metav1.StatusDetails{
 		Name: r.Name, Group: r.Resource.Group, Kind: r.Resource.Resource, UID: r.UID,
 		Causes: []metav1.StatusCause{pendingCause(name, time.Since(r.HeadSince))},

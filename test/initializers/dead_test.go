@@ -43,6 +43,7 @@ func deadFails(w *world) {
 	if got := w.condition(c, dead, "Ready"); got != "False" {
 		w.t.Errorf("Ready is %s", got)
 	}
+	eventually(w.t, "there is an event about the configuration", func() bool { return len(w.events("default", "InitializerStalled", c)) == 1 })
 	// One object at a time finds out whether it is back.
 	probe := w.creating("probe", nil, "")
 	w.waits("probe")
@@ -67,11 +68,19 @@ func deadFails(w *world) {
 // reported waits for an event about an object.
 func (w *world) reported(reason, name string) {
 	w.t.Helper()
-	eventually(w.t, reason+" of "+name, func() bool {
-		got := w.do("GET", "/api/v1/namespaces/"+w.namespace+"/events?fieldSelector=reason="+reason+",involvedObject.name="+name, "")
-		items, _ := got.body["items"].([]any)
-		return len(items) == 1
-	})
+	eventually(w.t, reason+" of "+name, func() bool { return len(w.events(w.namespace, reason, name)) == 1 })
+}
+
+// events are the messages of events about an object.
+func (w *world) events(namespace, reason, name string) []string {
+	w.t.Helper()
+	got := w.do("GET", "/api/v1/namespaces/"+namespace+"/events?fieldSelector=reason="+reason+",involvedObject.name="+name, "")
+	var messages []string
+	items, _ := got.body["items"].([]any)
+	for _, i := range items {
+		messages = append(messages, i.(object)["message"].(string))
+	}
+	return messages
 }
 
 // condition is the status of a condition of an initializer.
