@@ -8,6 +8,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
+var texts = reflect.TypeFor[map[string]string]()
+
 // addGo notes all fields of a Go value that was not there before. Structs, maps
 // of texts and lists of structs with keys are walked as they are; everything
 // else is turned into a value without a Go type and compared with nothing.
@@ -43,8 +45,11 @@ func (d *differ) walk(s shape, v reflect.Value) (walked bool, err error) {
 		case v.Type() == texts:
 			return d.addTexts(s, atom.Map, v)
 		}
-	case atom.List != nil && atom.Map == nil && atom.Scalar == nil && v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
-		return d.addList(s, atom.List, v)
+	case atom.List != nil:
+		if walked, err = d.walkList(s, v); walked && err == nil {
+			d.add()
+		}
+		return walked, err
 	case atom.Scalar != nil && atom.Map == nil && atom.List == nil && isPlainScalar(v.Kind()) && isScalar(v.Type(), *atom.Scalar):
 		d.add()
 		return true, nil
@@ -92,9 +97,15 @@ func (d *differ) addTexts(s shape, t *smdschema.Map, v reflect.Value) (walked bo
 	return true, nil
 }
 
-// addList notes the items of a list that have keys, each another one.
-func (d *differ) addList(s shape, t *smdschema.List, v reflect.Value) (walked bool, err error) {
-	if t.ElementRelationship != smdschema.Associative || len(t.Keys) == 0 || v.Len() == 0 {
+// walkList notes the items of a new list that have keys, each another one. It
+// has noted nothing where it says that it has not.
+func (d *differ) walkList(s shape, v reflect.Value) (walked bool, err error) {
+	atom, ok := s.schema.Resolve(s.ref)
+	if !ok || atom.List == nil || atom.Map != nil || atom.Scalar != nil || v.Kind() != reflect.Slice || v.Type().Elem().Kind() != reflect.Struct || v.Len() == 0 {
+		return false, nil
+	}
+	t := atom.List
+	if t.ElementRelationship != smdschema.Associative || len(t.Keys) == 0 {
 		return false, nil
 	}
 	at := shape{s.schema, t.ElementType}
@@ -116,7 +127,6 @@ func (d *differ) addList(s shape, t *smdschema.List, v reflect.Value) (walked bo
 			return true, err
 		}
 	}
-	d.add()
 	return true, nil
 }
 

@@ -60,6 +60,7 @@ func (m *Manager) applyOnce(live, applied runtime.Object, owners record, manager
 		manager = "unknown"
 	}
 	self := whoIs(manager, metav1.ManagedFieldsOperationApply, m.version, m.Subresource)
+	before := owners.get(self)
 	obj, after, err := m.merged(live, applied, owners, self, force)
 	if err != nil {
 		return nil, nil, err
@@ -68,7 +69,7 @@ func (m *Manager) applyOnce(live, applied runtime.Object, owners record, manager
 		if left := o.fields.Difference(unowned); left.Empty() {
 			after = after.without(self)
 		} else {
-			after = after.with(o.owning(newSet(left)))
+			after = after.with(o.owning(m.asBefore(before, left)))
 		}
 	}
 	if obj == nil {
@@ -80,6 +81,15 @@ func (m *Manager) applyOnce(live, applied runtime.Object, owners record, manager
 		after = after.with(&stamped)
 	}
 	return obj, after, nil
+}
+
+// asBefore is a set that an owner has from now on: the one that it had, if that
+// is equal.
+func (m *Manager) asBefore(before *owner, fields *fieldpath.Set) *set {
+	if before != nil && before.fields.Equals(fields) {
+		return before.fields
+	}
+	return m.nothing.plus(fields)
 }
 
 // unchanged is an object as it is, without its record.

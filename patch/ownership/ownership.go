@@ -65,6 +65,7 @@ type Manager struct {
 	hub     schema.GroupVersion
 	shape   func() (shape, error) // of objects in the version of requests
 	checked checked
+	nothing *set // what an owner has that is new
 	failed  rarely
 }
 
@@ -72,7 +73,8 @@ type Manager struct {
 func New(c Config) *Manager {
 	m := &Manager{
 		Config: c, version: fieldpath.APIVersion(c.Kind.GroupVersion().String()),
-		hub: schema.GroupVersion{Group: c.Kind.Group, Version: runtime.APIVersionInternal},
+		hub:     schema.GroupVersion{Group: c.Kind.Group, Version: runtime.APIVersionInternal},
+		nothing: newSet(fieldpath.NewSet()),
 	}
 	if c.Untyped {
 		m.hub = c.Kind.GroupVersion()

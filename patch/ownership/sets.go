@@ -22,6 +22,16 @@ type set struct {
 	text   atomic.Pointer[string]         // as it is written; nil until asked for
 	tree   atomic.Pointer[map[string]any] // as the fields of an object; likewise
 	fitted atomic.Pointer[fit]            // to the schema that it was last held against
+	joined atomic.Pointer[join]           // with what it was last joined
+	made   *join                          // how it was made; nil once it is written
+	from   *set                           // of what; likewise
+}
+
+// join is what came of a set and more: how that is written. It does not hold on
+// to the set itself, which would hold on to the next.
+type join struct {
+	more *fieldpath.Set
+	text string
 }
 
 // fit is what is left of a set in a schema.
@@ -43,9 +53,30 @@ func (s *set) written() (string, error) {
 	}
 	text := string(b)
 	s.text.Store(&text)
+	if s.made != nil {
+		s.made.text = text
+		s.from.joined.Store(s.made)
+		s.made, s.from = nil, nil
+	}
 	kept.put(text, s) // who reads the record next need not parse it
 	return text, nil
 }
+
+// plus is the set with more in it. Writers do the same to object after object,
+// so that what came of it the last time is often what comes of it again.
+func (s *set) plus(more *fieldpath.Set) *set {
+	if last := s.joined.Load(); last != nil && last.more.Equals(more) {
+		if known := kept.find(last.text); known != nil {
+			return known
+		}
+	}
+	sum := newSet(s.Union(more))
+	sum.from, sum.made = s, &join{more: more}
+	return sum
+}
+
+// isIn says that the set fits a schema as it is: it was made by it.
+func (s *set) isIn(at shape) { s.fitted.Store(&fit{at, s}) }
 
 // in is the set after changes of the schema from granular to atomic: whoever
 // owned parts owns the whole.
@@ -110,9 +141,24 @@ func (k *sets) get(text []byte) *set {
 	if s := k.young[string(text)]; s != nil {
 		return s
 	}
-	s := k.old[string(text)]
+	return k.agedLocked(string(text))
+}
+
+// find is get for a text that the caller keeps.
+func (k *sets) find(text string) *set {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.young[text]; s != nil {
+		return s
+	}
+	return k.agedLocked(text)
+}
+
+// agedLocked is a set of the generation before, which is young from now on.
+func (k *sets) agedLocked(text string) *set {
+	s := k.old[text]
 	if s != nil {
-		k.putLocked(string(text), s)
+		k.putLocked(text, s)
 	}
 	return s
 }

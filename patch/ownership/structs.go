@@ -1,7 +1,6 @@
 package ownership
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -12,6 +11,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	smdschema "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
+
+	"setpoint.dev/setpoint/api/equal"
 )
 
 // untyped is a Go value as one without a Go type.
@@ -39,7 +40,7 @@ func untyped(v reflect.Value) (any, error) {
 func (d *differ) structs(s shape, t *smdschema.Map, before, after reflect.Value) error {
 	for _, f := range value.TypeReflectEntryOf(before.Type()).OrderedFields() {
 		was, is := f.GetFrom(before), f.GetFrom(after)
-		if equal(was, is) {
+		if equal.Values(was, is) {
 			continue
 		}
 		at, ok := s.field(t, f.JsonName)
@@ -66,6 +67,12 @@ func (d *differ) structField(s shape, f *value.FieldCacheEntry, before, after re
 	}
 	if added {
 		return d.addGo(s, after)
+	}
+	if !gone && before.Kind() == reflect.Slice && before.Len() == 0 {
+		// The list was there, if only in name.
+		if walked, err := d.walkList(s, after); walked || err != nil {
+			return err
+		}
 	}
 	was, err := untyped(before)
 	if err != nil {
@@ -100,87 +107,6 @@ func (s shape) granular(before, after reflect.Value) *smdschema.Map {
 	}
 	return atom.Map
 }
-
-// equal says that two Go values of one type are equal to the last bit. Values
-// that are not can still mean the same.
-func equal(a, b reflect.Value) bool {
-	switch a.Kind() {
-	case reflect.String:
-		return a.String() == b.String()
-	case reflect.Bool:
-		return a.Bool() == b.Bool()
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return a.Int() == b.Int()
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return a.Uint() == b.Uint()
-	case reflect.Float32, reflect.Float64:
-		return a.Float() == b.Float()
-	case reflect.Pointer:
-		if a.IsNil() || b.IsNil() || a.UnsafePointer() == b.UnsafePointer() {
-			return a.IsNil() == b.IsNil()
-		}
-		return equal(a.Elem(), b.Elem())
-	case reflect.Slice:
-		return equalSlices(a, b)
-	case reflect.Struct:
-		return equalStructs(a, b)
-	case reflect.Map:
-		return equalMaps(a, b)
-	default:
-		return false
-	}
-}
-
-func equalSlices(a, b reflect.Value) bool {
-	if a.IsNil() != b.IsNil() || a.Len() != b.Len() {
-		return false
-	}
-	if a.UnsafePointer() == b.UnsafePointer() {
-		return true
-	}
-	for i := range a.Len() {
-		if !equal(a.Index(i), b.Index(i)) {
-			return false
-		}
-	}
-	return true
-}
-
-var timeType = reflect.TypeFor[metav1.Time]()
-
-func equalStructs(a, b reflect.Value) bool {
-	if a.Type() == timeType && a.CanInterface() { // what is inside is not for us
-		x, y := a.Interface().(metav1.Time), b.Interface().(metav1.Time)
-		return x.Time.Equal(y.Time)
-	}
-	for i := range a.NumField() {
-		if !equal(a.Field(i), b.Field(i)) {
-			return false
-		}
-	}
-	return true
-}
-
-func equalMaps(a, b reflect.Value) bool {
-	if a.IsNil() != b.IsNil() || a.Len() != b.Len() {
-		return false
-	}
-	if a.UnsafePointer() == b.UnsafePointer() {
-		return true
-	}
-	if a.CanInterface() && a.Type() == texts {
-		return maps.Equal(a.Interface().(map[string]string), b.Interface().(map[string]string))
-	}
-	for all := a.MapRange(); all.Next(); {
-		other := b.MapIndex(all.Key())
-		if !other.IsValid() || !equal(all.Value(), other) {
-			return false
-		}
-	}
-	return true
-}
-
-var texts = reflect.TypeFor[map[string]string]()
 
 // check makes sure that Go values of one type are valid. Most types leave
 // nothing to check: what a Go struct holds has the type that the schema says.

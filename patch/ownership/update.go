@@ -53,10 +53,12 @@ func (m *Manager) wrote(live, obj runtime.Object, owners record, manager string)
 		manager = "unknown"
 	}
 	self := &owner{who: whoIs(manager, metav1.ManagedFieldsOperationUpdate, m.version, m.Subresource), version: m.version, time: now()}
-	if before := owners.get(self.who); before != nil {
-		taken = taken.Union(before.fields.Set)
+	before := m.nothing
+	if had := owners.get(self.who); had != nil {
+		before = had.fields
 	}
-	self.fields = newSet(taken)
+	self.fields = before.plus(taken)
+	self.fields.isIn(c.shape) // as are the fields that they had, and those that were found
 	return owners.with(self).capped(), nil
 }
 
