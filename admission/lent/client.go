@@ -23,7 +23,7 @@ type Provisioner interface {
 // client is what upstream's plugins look through when a lister has nothing.
 type client struct {
 	kubernetes.Interface // nil: nothing else is lent
-	window
+	*window
 }
 
 func (c client) CoreV1() coreclient.CoreV1Interface { return coreV1{window: c.window} }
@@ -31,22 +31,20 @@ func (c client) NodeV1() nodeclient.NodeV1Interface { return nodeV1{window: c.wi
 
 type coreV1 struct {
 	coreclient.CoreV1Interface
-	window
+	*window
 }
 
 func (c coreV1) ServiceAccounts(namespace string) coreclient.ServiceAccountInterface {
 	return serviceAccounts{window: c.window, namespace: namespace}
 }
 
-func (c coreV1) LimitRanges(namespace string) coreclient.LimitRangeInterface {
-	return limitRanges{window: c.window, namespace: namespace}
-}
+func (c coreV1) LimitRanges(string) coreclient.LimitRangeInterface { return limitRanges{} }
 
 func (c coreV1) Namespaces() coreclient.NamespaceInterface { return namespaces{window: c.window} }
 
 type serviceAccounts struct {
 	coreclient.ServiceAccountInterface
-	window
+	*window
 	namespace string
 }
 
@@ -54,27 +52,17 @@ func (s serviceAccounts) Get(_ context.Context, name string, _ metav1.GetOptions
 	return view.Get[*corev1.ServiceAccount](s.ctx, s.objects, corev1.SchemeGroupVersion.WithResource("serviceaccounts"), s.namespace, name)
 }
 
-type limitRanges struct {
-	coreclient.LimitRangeInterface
-	window
-	namespace string
-}
+type limitRanges struct{ coreclient.LimitRangeInterface }
 
-func (l limitRanges) List(context.Context, metav1.ListOptions) (*corev1.LimitRangeList, error) {
-	all, err := view.List[*corev1.LimitRange](l.ctx, l.objects, corev1.SchemeGroupVersion.WithResource("limitranges"), l.namespace)
-	if err != nil {
-		return nil, err
-	}
-	list := &corev1.LimitRangeList{}
-	for _, one := range all {
-		list.Items = append(list.Items, *one)
-	}
-	return list, nil
+// List finds nothing that the lister does not: that is as new as can be. The
+// plugin remembers for a while what it finds here.
+func (limitRanges) List(context.Context, metav1.ListOptions) (*corev1.LimitRangeList, error) {
+	return &corev1.LimitRangeList{}, nil
 }
 
 type namespaces struct {
 	coreclient.NamespaceInterface
-	window
+	*window
 }
 
 func (n namespaces) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {
@@ -87,7 +75,7 @@ func (n namespaces) Create(_ context.Context, namespace *corev1.Namespace, _ met
 
 type nodeV1 struct {
 	nodeclient.NodeV1Interface
-	window
+	*window
 }
 
 func (n nodeV1) RuntimeClasses() nodeclient.RuntimeClassInterface {
@@ -96,7 +84,7 @@ func (n nodeV1) RuntimeClasses() nodeclient.RuntimeClassInterface {
 
 type runtimeClasses struct {
 	nodeclient.RuntimeClassInterface
-	window
+	*window
 }
 
 func (r runtimeClasses) Get(_ context.Context, name string, _ metav1.GetOptions) (*nodev1.RuntimeClass, error) {

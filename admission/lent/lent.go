@@ -2,9 +2,10 @@
 //
 // Upstream's plugins read through listers and look once more through a client
 // where a lister may be behind. Here both are lent to a plugin for one request
-// and read the plane that the request is for, as of now: nothing is watched,
-// nothing is cached, nothing runs in the background. A plugin that reads
-// nothing is made once.
+// at a time and read the plane that the request is for, as of now: nothing is
+// watched, nothing is cached, nothing runs in the background. A plugin that reads
+// nothing is made once; of others there are as many as requests have been under
+// way at a time, and the collector takes those that are left over.
 package lent
 
 import (
@@ -12,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/admission"
@@ -45,43 +47,62 @@ type Plugin struct {
 	// its, and decides where it needs nothing else.
 	made  admission.Interface
 	reads bool
+	spare sync.Pool // of *loan
+}
+
+// loan is a plugin with the window that it looks through.
+type loan struct {
+	admission.Interface
+	window *window
 }
 
 // New returns the plugin, or says what is wrong with its configuration.
 func New(cfg Config) (admission.Interface, error) {
 	p := &Plugin{cfg: cfg, registry: admission.NewPlugins()}
 	cfg.Register(p.registry)
-	var err error
-	if p.made, err = p.lend(context.Background()); err != nil {
+	first, err := p.lend()
+	if err != nil {
 		return nil, err
 	}
+	p.made = first.Interface
 	_, lists := p.made.(initializer.WantsExternalKubeInformerFactory)
 	_, asks := p.made.(initializer.WantsExternalKubeClientSet)
 	p.reads = lists || asks
 	return p, nil
 }
 
-// lend makes the plugin, with listers and a client for the request of ctx.
-func (p *Plugin) lend(ctx context.Context) (admission.Interface, error) {
+// lend makes the plugin, with listers and a client that nobody has yet.
+func (p *Plugin) lend() (*loan, error) {
 	var file io.Reader
 	if p.cfg.File != nil {
 		file = bytes.NewReader(p.cfg.File)
 	}
-	window := window{ctx: ctx, objects: p.cfg.Objects, provisioner: p.cfg.Namespaces}
+	window := &window{ctx: context.Background(), objects: p.cfg.Objects, provisioner: p.cfg.Namespaces}
 	made, err := p.registry.InitPlugin(p.cfg.Name, file, initializer.New(
 		client{window: window}, nil, factory{window: window}, p.cfg.Authorizer, utilfeature.DefaultFeatureGate, nil, nil, p.cfg.Mapper))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.cfg.Name, err)
 	}
-	return made, nil
+	return &loan{made, window}, nil
 }
 
-// of is the plugin for a request.
-func (p *Plugin) of(ctx context.Context) (admission.Interface, error) {
+// with has the plugin decide for the request of ctx.
+func (p *Plugin) with(ctx context.Context, decide func(admission.Interface) error) error {
 	if !p.reads {
-		return p.made, nil
+		return decide(p.made)
 	}
-	return p.lend(ctx)
+	l, _ := p.spare.Get().(*loan)
+	if l == nil {
+		var err error
+		if l, err = p.lend(); err != nil {
+			return err
+		}
+	}
+	l.window.ctx = ctx
+	err := decide(l.Interface)
+	l.window.ctx = nil
+	p.spare.Put(l)
+	return err
 }
 
 // Handles implements admission.Interface.
@@ -92,11 +113,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, o admission.
 	if _, mutates := p.made.(admission.MutationInterface); !mutates {
 		return nil
 	}
-	made, err := p.of(ctx)
-	if err != nil {
-		return err
-	}
-	return made.(admission.MutationInterface).Admit(ctx, a, o)
+	return p.with(ctx, func(made admission.Interface) error { return made.(admission.MutationInterface).Admit(ctx, a, o) })
 }
 
 // Validate implements admission.ValidationInterface.
@@ -104,9 +121,5 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 	if _, validates := p.made.(admission.ValidationInterface); !validates {
 		return nil
 	}
-	made, err := p.of(ctx)
-	if err != nil {
-		return err
-	}
-	return made.(admission.ValidationInterface).Validate(ctx, a, o)
+	return p.with(ctx, func(made admission.Interface) error { return made.(admission.ValidationInterface).Validate(ctx, a, o) })
 }

@@ -27,9 +27,9 @@ import (
 	"setpoint.dev/setpoint/admission/view"
 )
 
-// window is what one request sees of its plane.
+// window is what one request at a time sees of its plane.
 type window struct {
-	ctx         context.Context //nolint:containedctx // a window lives as long as a request
+	ctx         context.Context //nolint:containedctx // of the request that it is lent to; nil in between
 	objects     view.Objects
 	provisioner Provisioner
 }
@@ -53,7 +53,7 @@ var resources = map[reflect.Type]schema.GroupVersionResource{
 // factory has the listers of the groups that upstream's plugins read.
 type factory struct {
 	informers.SharedInformerFactory // nil: nothing else is lent
-	window
+	*window
 }
 
 func (f factory) Core() core.Interface             { return core.New(f, "", nil) }
@@ -64,7 +64,7 @@ func (f factory) Storage() storage.Interface       { return storage.New(f, "", n
 
 // Listers are those that are lent for the request of ctx.
 func Listers(ctx context.Context, objects view.Objects) informers.SharedInformerFactory {
-	return factory{window: window{ctx: ctx, objects: objects}}
+	return factory{window: &window{ctx: ctx, objects: objects}}
 }
 
 // InformerFor implements internalinterfaces.SharedInformerFactory.
@@ -89,7 +89,7 @@ func (i informer) GetStore() cache.Store     { return i.indexer }
 // indexer is what a lister reads: the objects of one resource.
 type indexer struct {
 	cache.Indexer // nil: nothing can be put in
-	window
+	*window
 	resource schema.GroupVersionResource
 }
 
