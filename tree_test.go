@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"watch":      {"store"},
 	"client":     {},
 	"controller": {"client", "metrics"},
+	"scheduler":  {"client", "metrics"},
 	"node":       {"client"},
 	"envtest":    {},
 	"admission":  {"api", "kinds", "patch"},
