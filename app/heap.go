@@ -11,13 +11,13 @@ import (
 // The collector's pace. Go collects when as much is new as was in use, which
 // for a small heap is some hundred times a minute under load: a fifth of all
 // processor time. A server that is busy gets spare bytes to fill between two
-// collections, however little is in use; one that is quiet for a while keeps to
-// Go's pace and gives the memory back.
+// collections, however little is in use; one that is quiet for a while collects
+// once more, gives the memory back and keeps to Go's pace.
 const (
-	spare       = 64 << 20
+	spare       = 128 << 20
 	goPercent   = 100 // Go's own pace
 	paceEvery   = time.Second
-	quietAfter  = 15 // looks without a collection
+	quietAfter  = 3 // looks without a collection
 	maxPercent  = 3200
 	liveMetric  = "/gc/heap/live:bytes"
 	cycleMetric = "/gc/cycles/total:gc-cycles"
@@ -35,8 +35,14 @@ func paceHeap(ctx context.Context) {
 		select {
 		case <-tick.C:
 			metrics.Read(seen)
-			if percent, changed := p.look(seen[0].Value.Uint64(), seen[1].Value.Uint64()); changed {
+			percent, changed := p.look(seen[0].Value.Uint64(), seen[1].Value.Uint64())
+			if changed {
 				debug.SetGCPercent(percent)
+			}
+			if changed && p.isQuiet() {
+				debug.FreeOSMemory()
+				metrics.Read(seen)
+				p.cycles = seen[1].Value.Uint64() // our own is no sign of work
 			}
 		case <-ctx.Done():
 			tick.Stop()
@@ -52,6 +58,9 @@ type pace struct {
 	percent int    // as it was set last; 0 for Go's own
 }
 
+// isQuiet says that nothing has been collected for a while.
+func (p *pace) isQuiet() bool { return p.quiet >= quietAfter }
+
 // look returns the percentage to go by, and whether it is another one: live
 // bytes are in use after as many cycles.
 func (p *pace) look(live, cycles uint64) (percent int, changed bool) {
@@ -62,7 +71,7 @@ func (p *pace) look(live, cycles uint64) (percent int, changed bool) {
 		p.quiet = 0
 		percent = min(max(int(spare*100/max(live, 1)), goPercent), maxPercent) //nolint:gosec // of some bytes
 	default:
-		if p.quiet++; p.quiet >= quietAfter {
+		if p.quiet++; p.isQuiet() {
 			percent = goPercent
 		}
 	}

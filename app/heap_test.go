@@ -22,12 +22,12 @@ func TestPace(t *testing.T) {
 		looks []look
 	}{
 		{"nothing happens", []look{{32 * mib, 0, goPercent, false}}},
-		{"a small heap that is busy gets room", []look{{32 * mib, 1, 200, true}, {32 * mib, 9, 200, false}}},
-		{"what is near enough stays", []look{{32 * mib, 1, 200, true}, {34 * mib, 2, 200, false}, {48 * mib, 3, 133, true}}},
+		{"a small heap that is busy gets room", []look{{32 * mib, 1, 400, true}, {32 * mib, 9, 400, false}}},
+		{"what is near enough stays", []look{{32 * mib, 1, 400, true}, {34 * mib, 2, 400, false}, {48 * mib, 3, 266, true}}},
 		{"a large heap has room enough", []look{{200 * mib, 1, goPercent, false}}},
 		{"a tiny heap does not get any number", []look{{1, 1, maxPercent, true}}},
-		{"after a while of quiet it is given back", append([]look{{32 * mib, 1, 200, true}}, quiet(200)...)},
-		{"and there again when it is busy again", append(append([]look{{32 * mib, 1, 200, true}}, quiet(200)...), look{32 * mib, 2, 200, true})},
+		{"after a while of quiet it is given back", append([]look{{32 * mib, 1, 400, true}}, quiet(400)...)},
+		{"and there again when it is busy again", append(append([]look{{32 * mib, 1, 400, true}}, quiet(400)...), look{32 * mib, 2, 400, true})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var p pace
