@@ -33,6 +33,10 @@ type member struct {
 	value []byte   // as it is written; nil for null
 	below []member // those of an object
 	nests bool     // it is an object
+	// there says that the object has it, else the patch is not plain; was is how
+	// it is written there then, nil for any way; keeps says that it stays.
+	there, keeps bool
+	was          []byte
 }
 
 // members reads the fields of a patch.
@@ -103,9 +107,14 @@ func (r *reader) merge(to []byte, wanted []member) []byte {
 		to = r.replace(to, begun, &wanted[i])
 	}
 	for i := range wanted {
-		if known&(1<<i) == 0 {
-			to = wanted[i].add(to, begun)
+		if known&(1<<i) != 0 {
+			continue
 		}
+		if wanted[i].there {
+			r.fail()
+			return to
+		}
+		to = wanted[i].add(to, begun)
 	}
 	return append(to, '}')
 }
@@ -116,7 +125,17 @@ func (r *reader) replace(to []byte, begun int, by *member) []byte {
 		to = append(append(comma(to, begun), by.key...), ':')
 		return r.merge(to, by.below)
 	}
-	r.skip(r.next())
+	c := r.next()
+	from := r.at
+	r.skip(c)
+	is := r.data[from:r.at]
+	if by.nests && by.there || by.was != nil && !bytes.Equal(is, by.was) {
+		r.fail()
+		return to
+	}
+	if by.keeps {
+		return append(append(append(comma(to, begun), by.key...), ':'), is...)
+	}
 	return by.add(to, begun)
 }
 

@@ -109,10 +109,8 @@ func (c *call) patched(as schema.GroupVersionKind, kind types.PatchType, old run
 	if directive == "" {
 		directive = metav1.FieldValidationWarn
 	}
-	if kind != types.JSONPatchType {
-		if obj := c.plainly(as, kind, body, directive); obj != nil {
-			return obj, nil
-		}
+	if obj := c.plainly(as, kind, body, directive); obj != nil {
+		return obj, nil
 	}
 	if kind == types.StrategicMergePatchType {
 		return c.merged(as, old, body, directive)

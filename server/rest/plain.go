@@ -16,15 +16,19 @@ import (
 )
 
 // plainly applies a patch to the stored bytes, and reads what comes of it once.
-// That is done for merge patches, and for strategic ones that say no more than a
-// merge patch could. Where there is anything to say about the patch, or about
+// That is done for merge patches, for strategic ones that say no more than a
+// merge patch could, and for JSON patches of fields. Where there is anything to say about the patch, or about
 // what it makes of the object, it returns nil: others say it.
 func (c *call) plainly(as schema.GroupVersionKind, kind types.PatchType, body []byte, directive string) runtime.Object {
 	stored := c.storedAs(as)
 	if stored == nil || kind == types.StrategicMergePatchType && !c.mergesOnly(as, stored, body) {
 		return nil
 	}
-	after, ok := onepass.Merge(stored, body)
+	change := onepass.Merge
+	if kind == types.JSONPatchType {
+		change = onepass.Patch
+	}
+	after, ok := change(stored, body)
 	if !ok {
 		return nil
 	}
