@@ -104,16 +104,23 @@ func (cborForm) Object(room []byte, kind schema.GroupVersionKind, part []byte) [
 
 func (cborForm) End() string { return "" }
 
-func (cborForm) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.ListMeta, parts [][]byte) {
+func (cborForm) Measure(parts [][]byte) Measure { return Measure{Count: len(parts)} }
+
+func (cborForm) Head(b []byte, kind schema.GroupVersionKind, m metav1.ListMeta, of Measure) []byte {
 	about, _ := direct.Marshal(m) // of texts and a number
 	kind.Kind += "List"
-	b := cborHead(append(w.AvailableBuffer(), cborMagic...), cborMap, 4)
+	b = cborHead(append(b, cborMagic...), cborMap, 4)
 	b = append(cborText(cborKind(b, kind), "metadata"), about...)
-	_, _ = w.Write(cborHead(cborText(b, "items"), cborArray, len(parts)))
+	return cborHead(cborText(b, "items"), cborArray, of.Count)
+}
+
+func (cborForm) Items(w *bufio.Writer, _ schema.GroupVersionKind, parts [][]byte) {
 	for _, part := range parts {
 		_, _ = w.Write(part)
 	}
 }
+
+func (cborForm) Tail(b []byte, _ metav1.ListMeta) []byte { return b }
 
 func (cborForm) Event(b []byte, name string, object []byte) []byte {
 	b = cborHead(append(b, cborMagic...), cborMap, 2)

@@ -198,7 +198,7 @@ func sameList(tb testing.TB, s spoken, r *codec.Representation, m metav1.ListMet
 	tb.Helper()
 	var b bytes.Buffer
 	w := bufio.NewWriter(&b)
-	r.Form.List(w, s.kind, m, parts)
+	codec.WriteList(w, r.Form, s.kind, m, parts)
 	if err := w.Flush(); err != nil {
 		tb.Fatal(err)
 	}

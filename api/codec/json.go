@@ -16,19 +16,24 @@ func (jsonForm) Object(_ []byte, _ schema.GroupVersionKind, part []byte) []byte 
 
 func (jsonForm) End() string { return "\n" }
 
-// List writes stored bytes one after the other. Compat: items of a list go
-// without their kind.
-func (jsonForm) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.ListMeta, parts [][]byte) {
-	header := len(Header(kind))
+func (jsonForm) Measure(parts [][]byte) Measure { return Measure{Count: len(parts)} }
+
+func (jsonForm) Head(b []byte, kind schema.GroupVersionKind, m metav1.ListMeta, _ Measure) []byte {
 	version, name := kind.ToAPIVersionAndKind()
-	head := fmt.Appendf(w.AvailableBuffer(), `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q`, name+"List", version, m.ResourceVersion)
+	b = fmt.Appendf(b, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q`, name+"List", version, m.ResourceVersion)
 	if m.Continue != "" {
-		head = fmt.Appendf(head, `,"continue":%q`, m.Continue)
+		b = fmt.Appendf(b, `,"continue":%q`, m.Continue)
 	}
 	if m.RemainingItemCount != nil {
-		head = fmt.Appendf(head, `,"remainingItemCount":%d`, *m.RemainingItemCount)
+		b = fmt.Appendf(b, `,"remainingItemCount":%d`, *m.RemainingItemCount)
 	}
-	_, _ = w.Write(append(head, `},"items":[`...))
+	return append(b, `},"items":[`...)
+}
+
+// Items writes stored bytes one after the other. Compat: items of a list go
+// without their kind.
+func (jsonForm) Items(w *bufio.Writer, kind schema.GroupVersionKind, parts [][]byte) {
+	header := len(Header(kind))
 	for i, part := range parts {
 		if i > 0 {
 			_ = w.WriteByte(',')
@@ -36,8 +41,9 @@ func (jsonForm) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.Lis
 		_ = w.WriteByte('{')
 		_, _ = w.Write(part[header:])
 	}
-	_, _ = w.WriteString("]}\n")
 }
+
+func (jsonForm) Tail(b []byte, _ metav1.ListMeta) []byte { return append(b, "]}\n"...) }
 
 func (jsonForm) Event(b []byte, name string, object []byte) []byte {
 	b = append(append(append(b, `{"type":"`...), name...), `","object":`...) // names need no quoting

@@ -61,23 +61,31 @@ func (protobufForm) Object(room []byte, kind schema.GroupVersionKind, part []byt
 
 func (protobufForm) End() string { return "" }
 
-func (protobufForm) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.ListMeta, parts [][]byte) {
-	about, _ := m.Marshal() // of texts and a number
-	size := 1 + protowire.SizeBytes(len(about))
+func (protobufForm) Measure(parts [][]byte) Measure {
+	of := Measure{Count: len(parts)}
 	for _, part := range parts {
-		size += 1 + protowire.SizeBytes(len(part))
+		of.Size += 1 + protowire.SizeBytes(len(part))
 	}
+	return of
+}
+
+func (protobufForm) Head(b []byte, kind schema.GroupVersionKind, m metav1.ListMeta, of Measure) []byte {
+	about, _ := m.Marshal() // of texts and a number
 	kind.Kind += "List"
-	head := envelope(w.AvailableBuffer(), kind, size)
-	head = protowire.AppendTag(head, 1, protowire.BytesType)
-	_, _ = w.Write(protowire.AppendBytes(head, about))
+	b = envelope(b, kind, 1+protowire.SizeBytes(len(about))+of.Size)
+	b = protowire.AppendTag(b, 1, protowire.BytesType)
+	return protowire.AppendBytes(b, about)
+}
+
+func (protobufForm) Items(w *bufio.Writer, _ schema.GroupVersionKind, parts [][]byte) {
 	for _, part := range parts {
 		frame := protowire.AppendTag(w.AvailableBuffer(), 2, protowire.BytesType)
 		_, _ = w.Write(protowire.AppendVarint(frame, uint64(len(part))))
 		_, _ = w.Write(part)
 	}
-	_, _ = w.WriteString(ending)
 }
+
+func (protobufForm) Tail(b []byte, _ metav1.ListMeta) []byte { return append(b, ending...) }
 
 func (protobufForm) Event(b []byte, name string, object []byte) []byte {
 	raw := 1 + protowire.SizeBytes(len(object))

@@ -59,11 +59,27 @@ type Form interface {
 	Object(room []byte, kind schema.GroupVersionKind, part []byte) []byte
 	// End is what an answer of one object ends with.
 	End() string
-	// List writes a list of objects of a kind. Errors are the writer's to keep.
-	List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.ListMeta, parts [][]byte)
+	// A list of objects of a kind is its Head, its Items and its Tail. Only the
+	// items depend on the objects, and on nothing else; Measure says what the head
+	// has to know of them. Errors are the writer's to keep.
+	Measure(parts [][]byte) Measure
+	Head(b []byte, kind schema.GroupVersionKind, m metav1.ListMeta, of Measure) []byte
+	Items(w *bufio.Writer, kind schema.GroupVersionKind, parts [][]byte)
+	Tail(b []byte, m metav1.ListMeta) []byte
 	// Event appends an event of a watch with an object, as Object or a
 	// serializer has written it.
 	Event(b []byte, name string, object []byte) []byte
+}
+
+// Measure is how many items a list has, and how many bytes they are written in
+// where a form has to say that before.
+type Measure struct{ Count, Size int }
+
+// WriteList writes a list of objects of a kind.
+func WriteList(w *bufio.Writer, form Form, kind schema.GroupVersionKind, m metav1.ListMeta, parts [][]byte) {
+	_, _ = w.Write(form.Head(w.AvailableBuffer(), kind, m, form.Measure(parts)))
+	form.Items(w, kind, parts)
+	_, _ = w.Write(form.Tail(w.AvailableBuffer(), m))
 }
 
 // Representations are all that the API speaks, the preferred one first.

@@ -172,19 +172,27 @@ type UntypedJSON struct {
 	ListKind string
 }
 
-// List implements Form.
-func (f UntypedJSON) List(w *bufio.Writer, kind schema.GroupVersionKind, m metav1.ListMeta, parts [][]byte) {
+// Head implements Form.
+func (f UntypedJSON) Head(b []byte, kind schema.GroupVersionKind, _ metav1.ListMeta, _ Measure) []byte {
 	version, _ := kind.ToAPIVersionAndKind()
-	_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `{"apiVersion":%q,"items":[`, version))
+	return fmt.Appendf(b, `{"apiVersion":%q,"items":[`, version)
+}
+
+// Items implements Form.
+func (f UntypedJSON) Items(w *bufio.Writer, _ schema.GroupVersionKind, parts [][]byte) {
 	for i, part := range parts {
 		if i > 0 {
 			_ = w.WriteByte(',')
 		}
 		_, _ = w.Write(part)
 	}
-	_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `],"kind":%q,"metadata":{"continue":%q,`, f.ListKind, m.Continue))
+}
+
+// Tail implements Form.
+func (f UntypedJSON) Tail(b []byte, m metav1.ListMeta) []byte {
+	b = fmt.Appendf(b, `],"kind":%q,"metadata":{"continue":%q,`, f.ListKind, m.Continue)
 	if m.RemainingItemCount != nil {
-		_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `"remainingItemCount":%d,`, *m.RemainingItemCount))
+		b = fmt.Appendf(b, `"remainingItemCount":%d,`, *m.RemainingItemCount)
 	}
-	_, _ = w.Write(fmt.Appendf(w.AvailableBuffer(), `"resourceVersion":%q}}`+"\n", m.ResourceVersion))
+	return fmt.Appendf(b, `"resourceVersion":%q}}`+"\n", m.ResourceVersion)
 }

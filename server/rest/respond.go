@@ -19,6 +19,7 @@ import (
 
 	"setpoint.dev/setpoint/api/codec"
 	"setpoint.dev/setpoint/api/initializers"
+	"setpoint.dev/setpoint/server/rest/zipped"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -256,6 +257,12 @@ func (c *call) internalList(p *page, m metav1.ListMeta) (runtime.Object, error) 
 
 // writeList puts a list together from the parts of its items.
 func (c *call) writeList(form codec.Form, p *page, m metav1.ListMeta) error {
+	if c.unzips() {
+		if known := c.lists.get(c.out.MediaType, p.objects); known != nil {
+			c.writeZipped(form, m, known, nil)
+			return nil
+		}
+	}
 	parts := make([][]byte, len(p.objects))
 	size := 0
 	for i, o := range p.objects {
@@ -266,12 +273,38 @@ func (c *call) writeList(form codec.Form, p *page, m metav1.ListMeta) error {
 		parts[i] = part
 		size += len(part)
 	}
+	if c.unzips() && size >= gzipFrom {
+		c.writeZipped(form, m, &zippedList{media: c.out.MediaType, objects: p.objects, measure: form.Measure(parts)}, parts)
+		return nil
+	}
 	w, done := c.open(http.StatusOK, size)
 	defer done()
 	out := buffered(w)
-	form.List(out, c.kind, m, parts)
+	codec.WriteList(out, form, c.kind, m, parts)
 	_ = out.Flush() // errors mean that the client has gone
 	return nil
+}
+
+// writeZipped writes a compressed list. Items that are not compressed yet are
+// made of the parts, and kept for whoever asks next.
+func (c *call) writeZipped(form codec.Form, m metav1.ListMeta, list *zippedList, parts [][]byte) {
+	c.headZipped(http.StatusOK)
+	w := zipped.New(c.w)
+	defer w.Close()
+	_, _ = w.Write(form.Head(nil, c.kind, m, list.measure)) // the writer keeps errors
+	w.Cut()
+	if list.items != nil {
+		w.Put(list.items)
+	} else {
+		w.Keep(maxListSize)
+		out := buffered(w)
+		form.Items(out, c.kind, parts)
+		_ = out.Flush()
+		if list.items = w.Cut(); list.items != nil {
+			c.lists.put(list)
+		}
+	}
+	_, _ = w.Write(form.Tail(nil, m))
 }
 
 // buffered writes in pieces that suit TLS and HTTP/2.
@@ -288,22 +321,37 @@ var gzips = sync.Pool{New: func() any {
 
 // open begins an answer of about the given size and returns where to write it.
 func (c *call) open(code, size int) (w io.Writer, done func()) {
-	h := c.w.Header()
-	h.Set("Content-Type", c.out.MediaType)
-	h.Set("Cache-Control", "no-cache, private")
-	if size < gzipFrom || !strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip") {
-		c.w.WriteHeader(code)
+	if size < gzipFrom || !c.unzips() {
+		c.head(code)
 		return c.w, func() {}
 	}
-	h.Set("Content-Encoding", "gzip")
-	h.Add("Vary", "Accept-Encoding")
-	c.w.WriteHeader(code)
+	c.headZipped(code)
 	z := gzips.Get().(*gzip.Writer)
 	z.Reset(c.w)
 	return z, func() {
 		_ = z.Close() // the client has gone
 		gzips.Put(z)
 	}
+}
+
+// unzips says that the client takes answers that are compressed.
+func (c *call) unzips() bool {
+	return strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip")
+}
+
+// head begins an answer, headZipped one that is compressed.
+func (c *call) head(code int) {
+	h := c.w.Header()
+	h.Set("Content-Type", c.out.MediaType)
+	h.Set("Cache-Control", "no-cache, private")
+	c.w.WriteHeader(code)
+}
+
+func (c *call) headZipped(code int) {
+	h := c.w.Header()
+	h.Set("Content-Encoding", "gzip")
+	h.Add("Vary", "Accept-Encoding")
+	c.head(code)
 }
 
 // writeBody answers with a body that is given in parts.

@@ -90,6 +90,7 @@ type Handler struct {
 	turns   *turns.Turns[object] // of those who write one object
 	codecs  *codecs
 	pages   *pages
+	lists   *lists
 	waiting atomic.Int64 // creates that wait for initializers
 	// backlog is what waits for the initializers that are configured.
 	backlog atomic.Pointer[map[string]initializer.Backlog]
@@ -110,7 +111,7 @@ func New(cfg Config) *Handler {
 	if cfg.Plane == "" {
 		cfg.Plane = store.Main
 	}
-	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, turns: &turns.Turns[object]{}}
+	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, lists: &lists{}, turns: &turns.Turns[object]{}}
 	if cfg.Like != nil {
 		h.codecs = cfg.Like.codecs
 	}
