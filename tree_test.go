@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"envtest":    {},
 	"admission":  {"api", "kinds", "patch"},
 	"server":     {"admission", "api", "client", "patch", "kinds", "crd", "metrics"},
-	"app":        {"admission", "api", "client", "controller", "pki", "crd", "kinds", "metrics", "node", "patch", "server", "store", "watch"},
+	"app":        {"admission", "api", "client", "controller", "pki", "crd", "kinds", "metrics", "node", "patch", "scheduler", "server", "store", "watch"},
 	"initclient": {},
 	"examples":   {"initclient"},
 	"cli":        {"admission", "app", "envtest", "server"},

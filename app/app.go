@@ -40,6 +40,7 @@ import (
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/node/pretend"
 	"setpoint.dev/setpoint/pki"
+	"setpoint.dev/setpoint/scheduler"
 	"setpoint.dev/setpoint/server"
 	"setpoint.dev/setpoint/server/aggregate"
 	"setpoint.dev/setpoint/server/audit"
@@ -119,7 +120,10 @@ type Config struct {
 	// UnusedTokens is how long a service account token in a secret may be unused
 	// before it is given up; 0 means a year.
 	UnusedTokens time.Duration
-	// PretendNode adds a node on which pods become ready without being run.
+	// Scheduler says whether pods are given nodes, and how.
+	Scheduler Scheduler
+	// PretendNode adds a node on which pods become ready without being run. They
+	// get there by the scheduler.
 	PretendNode bool
 	// Nodes says how long nodes may be silent, and how fast they are given up.
 	Nodes nodelife.Settings
@@ -157,7 +161,8 @@ type App struct {
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	stop        context.CancelFunc // ends what runs by itself
 	aggregate   *aggregate.Aggregator
-	control     *controller.Set // nil when none run
+	control     *controller.Set      // nil when none run
+	scheduler   *scheduler.Scheduler // nil when pods are given no nodes
 	checker     *policy.Checker
 	stalls      *webhook.Stalls
 }
@@ -267,6 +272,9 @@ func (a *App) build(ctx context.Context) error {
 	if err := a.buildControllers(a.cfg.Controllers, a.counts); err != nil {
 		return err
 	}
+	if err := a.buildScheduler(); err != nil {
+		return err
+	}
 	if err := a.bootstrap(ctx); err != nil {
 		return err
 	}
@@ -351,7 +359,7 @@ func (a *App) admits(cfg admission.Config) (upstream.Interface, error) {
 func (a *App) door(objects *rest.Handler, all func() *kinds.List) server.Config {
 	return server.Config{
 		REST: objects, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), OpenAPI: openapi.New(all, server.Version()),
-		Elsewhere: func(string) http.Handler { return nil }, Authn: a.who, Authz: a.may, Issuer: a.issuer, Logger: a.cfg.Logger,
+		Elsewhere: func(string) http.Handler { return nil }, Placements: http.HandlerFunc(a.servePlacements), Authn: a.who, Authz: a.may, Issuer: a.issuer, Logger: a.cfg.Logger,
 		Certificate: a.certificate, Drained: a.drained, EndAtOnce: a.cfg.EndAtOnce,
 		Audit: a.audit, Metrics: a.counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	}
@@ -532,6 +540,9 @@ func (a *App) Run(ctx context.Context) error {
 	a.startBackground(hubs, &g)
 	if a.control != nil {
 		g.Go(func() error { return a.control.Run(ctx) })
+	}
+	if a.scheduler != nil {
+		g.Go(func() error { return a.scheduler.Run(ctx) })
 	}
 	if a.cfg.PretendNode {
 		g.Go(func() error { return pretend.New(a.server, a.cfg.Logger).Run(ctx) })

@@ -150,6 +150,9 @@ func (f *fork) start(a *App) {
 		return
 	}
 	f.group.Go(func() error { return a.control.Run(f.ctx) })
+	if a.scheduler != nil {
+		f.group.Go(func() error { return a.scheduler.Run(f.ctx) })
+	}
 	if a.cfg.PretendNode {
 		f.group.Go(func() error { return pretend.New(a.server, a.cfg.Logger).Run(f.ctx) })
 	}
@@ -187,7 +190,10 @@ func (a *App) forked(ctx context.Context, name string, controllers bool) (*App, 
 	if len(names) == 0 {
 		names = []string{"*"}
 	}
-	return b, b.buildControllers(append(names, notInForks), nil)
+	if err := b.buildControllers(append(names, notInForks), nil); err != nil {
+		return b, err
+	}
+	return b, b.buildScheduler()
 }
 
 // Drop implements served.Keeper.

@@ -163,7 +163,7 @@ func also(cfg *app.Config, wanted string) error {
 		switch strings.TrimSpace(what) {
 		case "":
 		case "nodes":
-			cfg.PretendNode = true
+			cfg.PretendNode, cfg.Scheduler.On = true, true
 			cfg.Controllers = []string{"*"}
 		case "controllers":
 			cfg.Controllers = []string{"*"}

@@ -18,6 +18,8 @@ func controllerFlags(c *cobra.Command, cfg *app.Config) {
 	f.DurationVar(&cfg.SigningDuration, "cluster-signing-duration", 365*24*time.Hour, "how long certificates live at most that are asked for by CertificateSigningRequests")
 	f.DurationVar(&cfg.UnusedTokens, "legacy-service-account-token-clean-up-period", 365*24*time.Hour, "how long a service account token in a secret may be unused before it is given up")
 	nodeFlags(c, cfg)
+	f.BoolVar(&cfg.Scheduler.On, "scheduler", true, "give pods nodes; unless it is said, only where controllers run")
+	f.StringVar(&cfg.Scheduler.ConfigFile, "scheduler-config", "", "KubeSchedulerConfiguration whose profiles say how pods are given nodes")
 }
 
 // nodeFlags are those of the controllers of nodes.

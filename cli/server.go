@@ -61,6 +61,9 @@ func (r *run) run(c *cobra.Command) (err error) {
 	ctx, stop := withParent(c.Context(), parent)
 	defer stop()
 	allowPrivileged(r.privileged)
+	if !c.Flags().Changed("scheduler") {
+		r.cfg.Scheduler.On = len(r.cfg.Controllers) > 0
+	}
 	r.cfg.Logger = logger()
 	r.cfg.EndAtOnce = r.withParent
 	a, err := app.Open(ctx, r.cfg)

@@ -38,6 +38,8 @@ type Config struct {
 	// Elsewhere finds who serves a path that another server serves; it returns
 	// nil for all others.
 	Elsewhere func(path string) http.Handler
+	// Placements says why pods are where they are, or nowhere.
+	Placements http.Handler
 	// Planes serves other planes and the past; nil serves none.
 	Planes *planes.Server
 	Authn  authenticator.Request
@@ -125,6 +127,9 @@ func New(cfg Config) *Server {
 	s.mux.HandleFunc("/version/", serveVersion)
 	s.mux.HandleFunc("/.well-known/openid-configuration", s.document(s.Issuer.OpenIDConfig, "application/json"))
 	s.mux.HandleFunc("/openid/v1/jwks", s.document(s.Issuer.JWKS, "application/jwk-set+json"))
+	if s.Placements != nil {
+		s.mux.Handle("/debug/scheduler/{namespace}/{name}", s.Placements)
+	}
 	s.mux.HandleFunc("/debug/pprof/", pprof.Index)
 	s.mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	s.mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

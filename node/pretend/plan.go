@@ -20,7 +20,6 @@ type step string
 
 const (
 	leave  step = "leave"
-	bind   step = "bind"
 	run    step = "run"
 	remove step = "remove"
 )
@@ -28,8 +27,6 @@ const (
 // plan says what to do with a pod.
 func plan(pod *corev1.Pod) step {
 	switch {
-	case pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0:
-		return bind
 	case pod.Spec.NodeName != Name:
 		return leave
 	case pod.DeletionTimestamp != nil:

@@ -2,7 +2,7 @@
 // it, and go when they are deleted.
 //
 // In comes a handler of the API; out come a Node that is ready, its lease, and
-// what a scheduler and a kubelet would write about pods. It is for tests of
+// what a kubelet would write about its pods. It is for tests of
 // those who wait for pods. A pod that is on another node, or that has ended or
 // been given a status by the test, is left alone. What always holds: what to do
 // with a pod is decided by plan, from the pod alone.
@@ -191,11 +191,6 @@ func (n *Node) work(ctx context.Context, k kubernetes.Interface, pods listers.Po
 func (n *Node) act(ctx context.Context, k kubernetes.Interface, pod *corev1.Pod, s step) error {
 	pods := k.CoreV1().Pods(pod.Namespace)
 	switch s {
-	case bind:
-		return pods.Bind(ctx, &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: Name},
-		}, metav1.CreateOptions{})
 	case run:
 		_, err := pods.UpdateStatus(ctx, running(pod, n.address(pod), time.Now()), metav1.UpdateOptions{})
 		return err

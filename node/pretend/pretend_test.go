@@ -19,8 +19,7 @@ func TestPlan(t *testing.T) {
 		pod  corev1.Pod
 		want step
 	}{
-		{"new", corev1.Pod{}, bind},
-		{"gated", corev1.Pod{Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: "x"}}}}, leave},
+		{"without a node", corev1.Pod{}, leave},
 		{"deleted before it has a node", corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, leave},
 		{"on another node", corev1.Pod{Spec: corev1.PodSpec{NodeName: "other"}}, leave},
 		{"bound", corev1.Pod{Spec: corev1.PodSpec{NodeName: Name}, Status: corev1.PodStatus{Phase: corev1.PodPending}}, run},

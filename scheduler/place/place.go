@@ -21,35 +21,22 @@ type Profile struct {
 	// Percentage is of how many nodes, in hundredths, that a pod may be on the
 	// best is looked for; 0 means fewer the more nodes there are.
 	Percentage int
+	// NoPreemption says that nobody goes for a pod.
+	NoPreemption bool
 
 	settings *cycle.Settings
 	filters  []filter.Filter
 	scores   []score.Score
 }
 
-// New returns a profile with all filters and scores but those that are switched
-// off, by their names, and with other weights for some scores.
-func New(name string, settings cycle.Settings, off func(plugin string) bool, weights map[string]int64) *Profile {
-	p := &Profile{Name: name, settings: &settings}
-	for _, f := range filter.All() {
-		if !off(f.Name) {
-			p.filters = append(p.filters, f)
-		}
-	}
-	for _, s := range score.All() {
-		if weight, has := weights[s.Name]; has {
-			s.Weight = weight
-		}
-		if !off(s.Name) && s.Weight > 0 {
-			p.scores = append(p.scores, s)
-		}
-	}
-	return p
+// New returns a profile of filters and scores.
+func New(name string, settings cycle.Settings, filters []filter.Filter, scores []score.Score) *Profile {
+	return &Profile{Name: name, settings: &settings, filters: filters, scores: scores}
 }
 
 // Default is the profile that pods are placed by unless somebody says otherwise.
 func Default(name string) *Profile {
-	return New(name, cycle.Settings{NearWeight: cycle.DefaultNearWeight}, func(string) bool { return false }, nil)
+	return New(name, cycle.Settings{NearWeight: cycle.DefaultNearWeight}, filter.All(), score.All())
 }
 
 // Filters are the filters of the profile, in the order in which they are asked.

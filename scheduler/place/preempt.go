@@ -17,11 +17,12 @@ import (
 
 // Preemption is who must go for a pod.
 type Preemption struct {
-	// Node is where they go from, nil when nobody's going helps, and Message then
-	// says why.
+	// Node is where they go from, nil when nobody goes, and Message then says why.
 	Node    *snapshot.Node
 	Victims []*snapshot.Pod
 	Message string
+	// Useless says that nobody's going helps.
+	Useless bool
 }
 
 // On how many nodes victims are looked for. Compat: these are upstream's.
@@ -32,6 +33,9 @@ const (
 
 // Preempt says who must go so that a pod that was refused everywhere finds room.
 func (d *Decision) Preempt(budgets []*policyv1.PodDisruptionBudget, now time.Time) Preemption {
+	if d.profile.NoPreemption {
+		return Preemption{}
+	}
 	if why := d.ineligible(); why != "" {
 		return Preemption{Message: "preemption: " + why}
 	}
@@ -55,7 +59,7 @@ func (d *Decision) Preempt(budgets []*policyv1.PodDisruptionBudget, now time.Tim
 		if rest := all - len(refused); rest > 0 {
 			reasons["Preemption is not helpful for scheduling"] += rest
 		}
-		return Preemption{Message: "preemption: " + message(all, reasons)}
+		return Preemption{Message: "preemption: " + message(all, reasons), Useless: true}
 	}
 	best := cheapest(candidates, now)
 	return Preemption{Node: best.node, Victims: best.victims}

@@ -133,8 +133,9 @@ func serve(t *testing.T) string {
 		}
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	// Not with the test's context, which would kill it: it is asked to end.
-	server := exec.CommandContext(context.Background(), program, "server",
+	// Not with the test's context, which would kill it: it is asked to end. The node
+	// that is shown runs nothing, so nothing must be put on it.
+	server := exec.CommandContext(context.Background(), program, "server", "--scheduler=false",
 		"--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--advertise-address", advertised, "--kubeconfig", kubeconfig)
 	said, err := server.StdoutPipe()
 	if err != nil {
