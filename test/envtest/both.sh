@@ -9,10 +9,15 @@ trap 'cd /; chmod -R u+w "$work"; rm -rf "$work"' EXIT
 assets=$("$setpoint" envtest)
 export KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=180s KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT=180s
 
-# fetch MODULE@VERSION goes to a copy of a module that can be written to.
+# folder MODULE[@VERSION] is where a module lies, once it is there.
+folder() { go mod download -json "$1" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p'; }
+
+# fetch MODULE@VERSION goes to a copy of a module that can be written to, and says
+# which it is.
 fetch() {
+  echo "$1"
   cd "$work"
-  from=$(go mod download -json "$1" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p')
+  from=$(folder "$1")
   if [ -d module ]; then
     chmod -R u+w module
     rm -rf module
@@ -22,11 +27,13 @@ fetch() {
   cd module
 }
 
-# both PACKAGE builds a suite and runs it on both sides.
+# both PACKAGE... builds suites and runs each on both sides.
 both() {
-  go test -c -o "$work/suite.test" "./$1"
-  run setpoint "$assets" "$1"
-  run real "$peer" "$1"
+  for suite in "$@"; do
+    go test -c -o "$work/suite.test" "./$suite"
+    run setpoint "$assets" "$suite"
+    run real "$peer" "$suite"
+  done
 }
 
 # run SIDE ASSETS PACKAGE runs the suite that was built, and prints what came of
@@ -37,10 +44,10 @@ run() {
   if "$work/suite.test" -help 2>&1 | grep -q ginkgo.flake-attempts; then
     set -- "$@" -ginkgo.no-color -ginkgo.flake-attempts=3
   fi
-  side=$1 folder=$2 package=$3
+  side=$1 bin=$2 package=$3
   shift 3
   begun=$(date +%s%N)
-  (cd "$package" && KUBEBUILDER_ASSETS=$folder "$work/suite.test" "$@") >"$log" 2>&1 || failed=1
+  (cd "$package" && KUBEBUILDER_ASSETS=$bin "$work/suite.test" "$@") >"$log" 2>&1 || failed=1
   took=$((($(date +%s%N) - begun) / 1000000))
   printf '%-36s %-9s %8d ms  %s\n' "$package" "$side" "$took" "$(outcome "$log")"
   grep -E '\[(FAIL|FAILED)\]|^ *--- FAIL' "$log" | sort -u || true

@@ -4,12 +4,12 @@
 # long each took.
 #   operators.sh SETPOINT PEER [PROJECT...]
 # SETPOINT is the program, PEER a folder with kube-apiserver, etcd and kubectl
-# (test/differential/build.sh and test/kubectl/build.sh make them). Projects are
-# all that are listed below.
+# (test/differential/build.sh and test/kubectl/build.sh make them). Without projects
+# it is all that are listed below but for kro, whose suite takes long.
 set -eu
-setpoint=$1 peer=$(cd "$2" && pwd)
+setpoint=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") peer=$(cd "$2" && pwd)
 shift 2
-[ $# -gt 0 ] || set -- kro trust-manager cert-controller k8s-operator-libs
+[ $# -gt 0 ] || set -- trust-manager approver-policy cert-controller
 # shellcheck source=both.sh
 . "$(dirname "$0")/both.sh"
 
@@ -18,27 +18,23 @@ shift 2
 suites() {
   case $1 in
     kro) # resources of several kinds as one, v0.24
-      of github.com/kubernetes-sigs/kro@v0.9.4 test/integration/suites/core ;;
+      fetch github.com/kubernetes-sigs/kro@v0.9.4
+      both test/integration/suites/core ;;
     trust-manager) # bundles of certificates, v0.25
-      of github.com/cert-manager/trust-manager@v0.25.0 test/integration/bundle ;;
+      fetch github.com/cert-manager/trust-manager@v0.25.0
+      both test/integration/bundle ;;
+    approver-policy) # who may have which certificates, v0.25
+      fetch github.com/cert-manager/approver-policy@v0.28.0
+      CERT_MANAGER_CRDS=$(folder github.com/cert-manager/cert-manager)/deploy/crds
+      export CERT_MANAGER_CRDS
+      both pkg/internal/approver/manager pkg/internal/approver/manager/predicate pkg/internal/controllers/test ;;
     cert-controller) # certificates of webhooks, v0.23
-      of github.com/open-policy-agent/cert-controller@v0.16.0 pkg/rotator ;;
-    k8s-operator-libs) # drivers on nodes, v0.20
-      of github.com/NVIDIA/k8s-operator-libs@v0.0.0-20250311214045-7d667fbaa7ac pkg/crdutil pkg/upgrade ;;
+      fetch github.com/open-policy-agent/cert-controller@v0.16.0
+      both pkg/rotator ;;
     *)
       echo "no such project: $1" >&2
       exit 2 ;;
   esac
-}
-
-# of MODULE@VERSION PACKAGE... runs suites of a module.
-of() {
-  echo "$1"
-  fetch "$1"
-  shift
-  for package in "$@"; do
-    both "$package"
-  done
 }
 
 for project in "$@"; do

@@ -6,7 +6,7 @@
 # (test/differential/build.sh and test/kubectl/build.sh make them). Without a
 # release it is the one of go.mod; packages are all that start a control plane.
 set -eu
-setpoint=$1 peer=$(cd "$2" && pwd)
+setpoint=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") peer=$(cd "$2" && pwd)
 shift 2
 cd "$(dirname "$0")"
 release=${1:-$(go list -m -f '{{.Version}}' sigs.k8s.io/controller-runtime)}
@@ -16,8 +16,5 @@ release=${1:-$(go list -m -f '{{.Version}}' sigs.k8s.io/controller-runtime)}
 # shellcheck source=both.sh
 . ./both.sh
 fetch "sigs.k8s.io/controller-runtime@$release"
-echo "controller-runtime $release"
-for package in "$@"; do
-  both "$package"
-done
+both "$@"
 exit "$failed"
