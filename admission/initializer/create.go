@@ -41,6 +41,16 @@ func (p *Plugin) create(ctx context.Context, a admission.Attributes, o admission
 	if given != nil {
 		return p.given(ctx, a, given)
 	}
+	inherited, err := p.inherited(ctx, a)
+	if err != nil {
+		return err
+	}
+	if inherited != nil {
+		if inherited.Empty() {
+			return nil
+		}
+		return initializers.Set(a.GetObject(), inherited)
+	}
 	if mirrors(a) || slices.Contains(p.cfg.ExemptNamespaces, a.GetNamespace()) || exempt(a) {
 		return nil
 	}
@@ -53,7 +63,20 @@ func (p *Plugin) create(ctx context.Context, a admission.Attributes, o admission
 		wait.Pending = append(wait.Pending, initializers.Initializer{Name: name})
 	}
 	steps.Add(ctx, PluginName)
+	if told, ok := ctx.Value(assignedKey{}).(*[]string); ok {
+		*told = names
+	}
 	return initializers.Set(a.GetObject(), wait)
+}
+
+type assignedKey struct{}
+
+// TellAssigned returns a context in which the plugin says what names configurations
+// have given the new object of a request. Others are those of its creator, or of
+// its template.
+func TellAssigned(ctx context.Context) (context.Context, *[]string) {
+	told := new([]string)
+	return context.WithValue(ctx, assignedKey{}, told), told
 }
 
 // given looks at the initializers that a new object brings along. Who may
@@ -72,17 +95,17 @@ func (p *Plugin) given(ctx context.Context, a admission.Attributes, given *initi
 	if given.Empty() {
 		return initializers.Set(a.GetObject(), nil)
 	}
-	return invalid(a, validate(given))
+	return invalid(a, validate(path, given))
 }
 
-// validate looks at the form of a list.
-func validate(list *initializers.Initializers) field.ErrorList {
+// validate looks at the form of the list at a path.
+func validate(at *field.Path, list *initializers.Initializers) field.ErrorList {
 	var errs field.ErrorList
 	for i, in := range list.Pending {
-		errs = append(errs, validation.IsFullyQualifiedName(path.Child("pending").Index(i).Child("name"), in.Name)...)
+		errs = append(errs, validation.IsFullyQualifiedName(at.Child("pending").Index(i).Child("name"), in.Name)...)
 	}
 	if r := list.Result; r != nil && r.Status != metav1.StatusFailure {
-		errs = append(errs, field.Invalid(path.Child("result", "status"), r.Status, "must be 'Failure'"))
+		errs = append(errs, field.Invalid(at.Child("result", "status"), r.Status, "must be 'Failure'"))
 	}
 	return errs
 }

@@ -1,20 +1,14 @@
 package initializer
 
 import (
-	"context"
-	"fmt"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
 
-	"setpoint.dev/setpoint/api/initializers"
 	"setpoint.dev/setpoint/api/initializers/validation"
 )
 
@@ -96,23 +90,4 @@ func podTemplate(obj runtime.Object) *core.PodTemplateSpec {
 	default:
 		return nil
 	}
-}
-
-// template checks who writes a template whose pods bring their own initializers
-// along: they need the right to do that with pods.
-func (p *Plugin) template(ctx context.Context, a admission.Attributes) error {
-	t := podTemplate(a.GetObject())
-	if t == nil || t.Annotations[initializers.Carried] == "" {
-		return nil
-	}
-	if old := podTemplate(a.GetOldObject()); old != nil && old.Annotations[initializers.Carried] == t.Annotations[initializers.Carried] {
-		return nil
-	}
-	allowed, reason, err := p.authorize(ctx, authorizer.AttributesRecord{
-		User: a.GetUserInfo(), Verb: verb, APIVersion: "v1", Resource: pods.Resource, Namespace: a.GetNamespace(), ResourceRequest: true,
-	})
-	if err != nil || allowed {
-		return err
-	}
-	return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), fmt.Errorf("pod template with initializers denied: %s", reason))
 }

@@ -119,7 +119,7 @@ func (p *Plugin) write(ctx context.Context, a admission.Attributes, old, now *in
 	}
 	var errs field.ErrorList
 	if now != nil {
-		errs = validate(now)
+		errs = validate(path, now)
 	}
 	if old.Result != nil && (now == nil || !apiequality.Semantic.DeepEqual(old.Result, now.Result)) {
 		errs = append(errs, field.Invalid(path.Child("result"), nil, "field is immutable"))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -100,16 +99,15 @@ func (c *call) record(uid types.UID) (*initializer.Record, error) {
 	return readRecord(o)
 }
 
-// newRecord is what is remembered of an object that begins to wait. Names that
-// it did not bring along are those of configurations.
-func (c *call) newRecord(obj runtime.Object, m metav1.Object, waits *initializers.Initializers, brought []string) *initializer.Record {
+// newRecord is what is remembered of an object that begins to wait.
+func (c *call) newRecord(obj runtime.Object, m metav1.Object, waits *initializers.Initializers) *initializer.Record {
 	now := time.Now()
 	r := &initializer.Record{
 		UID: m.GetUID(), Resource: c.groupVersion().WithResource(c.resource.Name), Namespace: m.GetNamespace(), Name: m.GetName(), Created: now,
 	}
 	r.SetCreator(c.user)
 	r.Wait(initializer.Names(waits), now)
-	r.Assigned = slices.DeleteFunc(slices.Clone(r.Pending), func(name string) bool { return slices.Contains(brought, name) })
+	r.Assigned = c.assigned
 	if _, is := obj.(*core.Pod); is {
 		r.Account = initializer.AccountOf(obj, m.GetNamespace())
 	}
@@ -145,7 +143,7 @@ func (c *call) remember(obj, old runtime.Object) ([]store.Op, error) {
 	}
 	if r == nil {
 		// It is new, or its record is lost: then it waits since it was made.
-		r = c.newRecord(obj, m, waits, c.brought)
+		r = c.newRecord(obj, m, waits)
 		if old != nil {
 			r.HeadSince, r.Created, r.Assigned = m.GetCreationTimestamp().Time, m.GetCreationTimestamp().Time, nil
 		}
@@ -173,14 +171,15 @@ func (c *call) forget(uid types.UID) ([]store.Op, error) {
 // begin lets admission change a new object, and finds out whether it waits for
 // initializers then.
 func (c *call) begin(a admission.Attributes, dryRun bool) error {
-	brought, err := initializers.Of(a.GetObject())
-	if err != nil {
+	if _, err := initializers.Of(a.GetObject()); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	c.brought = initializer.Names(brought)
+	ctx, assigned := initializer.TellAssigned(c.ctx)
+	c.ctx = ctx
 	if err := c.mutate(a); err != nil {
 		return err
 	}
+	c.assigned = *assigned
 	return c.queue(a.GetObject(), dryRun)
 }
 

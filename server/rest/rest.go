@@ -134,13 +134,13 @@ type call struct {
 	user     user.Info
 	sent     []byte        // the body, once it is read
 	changing *store.Object // what a change is made to; nil while nothing is
-	// waits is how a create waits for initializers, and brought are those that
-	// its object came with.
-	waits   patience
-	brought []string
-	bill    quota.Bill           // what the write costs; nil when nothing
-	refused error                // why initializers may not add what they do; nil when they may
-	scaled  admission.Attributes // of the scale that is written; nil when none is
+	// waits is how a create waits for initializers, and assigned are those that
+	// configurations gave its object.
+	waits    patience
+	assigned []string
+	bill     quota.Bill           // what the write costs; nil when nothing
+	refused  error                // why initializers may not add what they do; nil when they may
+	scaled   admission.Attributes // of the scale that is written; nil when none is
 }
 
 // ServeHTTP serves a request that route.With has put into its context.

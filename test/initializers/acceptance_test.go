@@ -385,19 +385,22 @@ func changedAsAWhole(w *world) {
 func templated(w *world) {
 	w = w.of(speech{group: "apps", resource: "deployments", kind: "Deployment", version: "apps/v1"})
 	w.allow("jane", "create")
-	body := func(name string) object {
+	body := func(name string, initializers object) object {
 		obj := w.thing(name, nil)
 		obj["spec"] = object{"selector": object{"matchLabels": object{"a": "b"}}, "template": object{
-			"metadata": object{"labels": object{"a": "b"}, "initializers": pending()}, "spec": podSpec,
+			"metadata": object{"labels": object{"a": "b"}, "initializers": initializers}, "spec": podSpec,
 		}}
 		return obj
 	}
-	got := w.as("jane").write("POST", w.path(), body("hers"))
+	got := w.as("jane").write("POST", w.path(), body("hers", pending()))
 	if got.code != http.StatusForbidden || !strings.Contains(got.message(), "pod template with initializers denied") {
 		w.t.Errorf("%v", got)
 	}
-	if got := w.write("POST", w.path(), body("mine")); got.code != http.StatusCreated {
+	if got := w.write("POST", w.path(), body("mine", pending())); got.code != http.StatusCreated {
 		w.t.Errorf("%v", got)
+	}
+	if got := w.write("POST", w.path(), body("none", pending("short"))); got.code != http.StatusUnprocessableEntity || !strings.Contains(got.message(), "spec.template.metadata.initializers.pending[0].name: ") {
+		w.t.Errorf("a name that is none: %v", got)
 	}
 }
 

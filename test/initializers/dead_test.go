@@ -217,36 +217,3 @@ func TestARestartForgetsNoDeadline(t *testing.T) {
 		eventually(t, s.name+" go", func() bool { return w.get(fmt.Sprintf("x-%d", i)).code == http.StatusNotFound })
 	}
 }
-
-// T5: a replica set counts the pods that wait.
-func TestAReplicaSetDoesNotMultiplyItsPods(t *testing.T) {
-	const replicas = 3
-	only := map[string]string{custom: "no controller makes as many of a custom kind as somebody asks for"}
-	holds := func(policy string, settled func(w *world) bool) row {
-		return row{name: "13.10 and T5, " + policy, not: only, long: true, holds: func(w *world) {
-			w.configure(w.namespace, w.here(w.own("dead"), "failurePolicy", policy, "timeoutSeconds", 1))
-			sets := w.of(speech{group: "apps", resource: "replicasets", kind: "ReplicaSet", version: "apps/v1", spec: object{
-				"replicas": replicas, "selector": object{"matchLabels": object{"a": "b"}}, "template": object{"metadata": object{"labels": object{"a": "b"}}, "spec": podSpec},
-			}})
-			if got := sets.create("set", nil, ""); got.code != http.StatusCreated {
-				w.t.Fatal(got)
-			}
-			most := 0
-			look := func() { most = max(most, len(w.list(all))) }
-			eventually(w.t, "the set has done what it can", func() bool { look(); return settled(w) })
-			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-				look()
-			}
-			w.t.Logf("at most %d pods at a time, %d now", most, len(w.list(all)))
-			if most > replicas {
-				w.t.Errorf("%d pods for %d replicas", most, replicas)
-			}
-		}}
-	}
-	inEach(t, app.Config{Controllers: []string{"replicaset"}},
-		holds("Wait", func(w *world) bool { return len(w.list(all)) == replicas }),
-		holds("Ignore", func(w *world) bool { return len(w.list("")) == replicas }),
-		// One at a time finds out whether the initializer is back.
-		holds("Fail", func(w *world) bool { return w.condition(w.namespace, w.own("dead"), "Stalled") == "True" }),
-	)
-}

@@ -33,8 +33,15 @@ const (
 	nameField         protowire.Number = 1 // of Initializer
 )
 
-// templateOf is where an apps workload has the metadata of its pods.
-var templateOf = []protowire.Number{2, 3, metadataField}
+// templateOf is where a workload has the metadata of its pods.
+func templateOf(kind string) []protowire.Number {
+	const spec = 2
+	template := protowire.Number(3)
+	if kind == "Job" {
+		template = 6
+	}
+	return []protowire.Number{spec, template, metadataField}
+}
 
 // message is a Go type that is written in protobuf.
 type message interface {
@@ -103,7 +110,7 @@ func toProtobuf(t *testing.T, text []byte) []byte {
 		raw = insert(t, raw, path, appendField(nil, initializersField, field))
 	}
 	add(of.Metadata, metadataField)
-	add(of.Spec.Template.Metadata, templateOf...)
+	add(of.Spec.Template.Metadata, templateOf(of.Kind)...)
 	wrapped := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: of.APIVersion, Kind: of.Kind}, Raw: raw}
 	body, err := wrapped.Marshal()
 	if err != nil {
