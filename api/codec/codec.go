@@ -233,6 +233,13 @@ func (c *Codec) DecodeStored(value []byte, storage schema.GroupVersionKind) (run
 	return obj, err
 }
 
+// DecodeVersioned reads stored bytes into the type of the version that they are
+// stored in. Nothing is converted or filled in: what is stored is complete.
+func (c *Codec) DecodeVersioned(value []byte, storage schema.GroupVersionKind) (runtime.Object, error) {
+	obj, _, err := quick{c.media[JSON].Serializer, c.Scheme}.Decode(value, &storage, nil)
+	return obj, err
+}
+
 // Header is what stored JSON of a kind begins with, and what items of a list
 // leave out.
 func Header(kind schema.GroupVersionKind) string {

@@ -72,15 +72,11 @@ func (c *call) part(o *store.Object) ([]byte, error) {
 		return o.Value(), nil
 	}
 	return o.Derived(c.out.MediaType, func(o *store.Object) ([]byte, error) {
-		obj, err := c.stored(o)
+		obj, err := c.codec().DecodeVersioned(o.Value(), c.resource.StorageKind())
 		if err != nil {
 			return nil, err
 		}
-		versioned, err := c.resource.Scheme.ConvertToVersion(obj, c.resource.Storage)
-		if err != nil {
-			return nil, err
-		}
-		return c.out.Part(versioned)
+		return c.out.Part(obj)
 	})
 }
 
