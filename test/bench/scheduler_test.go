@@ -29,14 +29,13 @@ func newSchedulers(b *testing.B) sides {
 	all := sides{setpointServer(b, buildSetpoint(b))}
 	all[0].processes[0].Args = append(all[0].processes[0].Args, "--scheduler")
 	if hasPeer() && *kubeScheduler != "" {
-		peer := peerServer(b)
-		api := peer.processes[len(peer.processes)-1]
-		api.Args = append(api.Args, "--disable-admission-plugins", "ServiceAccount")
-		all = append(all, peer)
+		all = append(all, peerServer(b))
 	} else {
 		b.Log("no peer: give -kube-apiserver, -kube-scheduler and -etcd to measure beside them")
 	}
 	for who, s := range all {
+		api := s.processes[len(s.processes)-1]
+		api.Args = append(api.Args, "--disable-admission-plugins", "ServiceAccount")
 		s.start(b)
 		b.Cleanup(s.stop)
 		if who > 0 {
