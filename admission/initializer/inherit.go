@@ -135,10 +135,10 @@ func (p *Plugin) template(ctx context.Context, a admission.Attributes) error {
 	if old != nil {
 		had = old.Annotations[initializers.Carried]
 	}
-	switch has := t.Annotations[initializers.Carried]; {
-	case has == had:
+	switch t.Annotations[initializers.Carried] {
+	case had:
 		return nil
-	case has == "":
+	case "":
 		if controls(a.GetUserInfo()) && !patches(ctx) {
 			metav1.SetMetaDataAnnotation(&t.ObjectMeta, initializers.Carried, had)
 		}
