@@ -24,16 +24,15 @@ var (
 func newClusters(b *testing.B) sides {
 	b.Helper()
 	all := sides{setpointServer(b, buildSetpoint(b))}
+	all[0].processes[0].Args = append(all[0].processes[0].Args, "--controllers=*")
 	if hasPeer() && *kubeControllerManager != "" {
 		all = append(all, peerServer(b))
 	} else {
 		b.Log("no peer: give -kube-apiserver, -kube-controller-manager and -etcd to measure beside them")
 	}
 	for who, s := range all {
-		if who > 0 {
-			api := s.processes[len(s.processes)-1]
-			api.Args = append(api.Args, "--disable-admission-plugins", "ServiceAccount")
-		}
+		api := s.processes[len(s.processes)-1]
+		api.Args = append(api.Args, "--disable-admission-plugins", "ServiceAccount")
 		s.start(b)
 		b.Cleanup(s.stop)
 		if who > 0 {
