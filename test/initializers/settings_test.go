@@ -59,3 +59,20 @@ func (w *world) measures(begins string) bool {
 	w.t.Helper()
 	return strings.Contains("\n"+w.do("GET", "/metrics", "").message(), "\n"+begins)
 }
+
+// Rules that name another version of the same objects hold for them, unless they
+// are to be taken to the letter.
+func TestOtherVersions(t *testing.T) {
+	w := begin(t, app.Config{})
+	w.configure("c",
+		object{"name": "any.k8s.io", "rules": []any{rule("autoscaling", "v1", "horizontalpodautoscalers")}, "matchPolicy": "Equivalent"},
+		object{"name": "exact.k8s.io", "rules": []any{rule("autoscaling", "v1", "horizontalpodautoscalers")}, "matchPolicy": "Exact"},
+	)
+	for version, want := range map[string][]string{"v1": {"any.k8s.io", "exact.k8s.io"}, "v2": {"any.k8s.io"}} {
+		got := w.do("POST", "/apis/autoscaling/"+version+"/namespaces/default/horizontalpodautoscalers"+all,
+			`{"metadata":{"name":"`+version+`"},"spec":{"maxReplicas":2,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}}`)
+		if diff := cmp.Diff(want, pendingOf(got.body)); diff != "" {
+			t.Errorf("%s: %v\n%s", version, got, diff)
+		}
+	}
+}
