@@ -1,7 +1,9 @@
 package endpointslice
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -55,6 +57,13 @@ func plan(seen Observed) (Plan, error) {
 	n := &notebook{}
 	library := upstream.NewReconciler(n, seen.Nodes, perSlice, endpointutil.NewEndpointSliceTracker(), seen.Zones, n, manager, upstream.WithPreferSameTrafficDistributionEnabled(true))
 	err := library.Reconcile(logr.Discard(), seen.Service, seen.Pods, seen.Slices, seen.Changed)
+	// Families and names come in any order, which a plan does not.
+	byFamily := func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.AddressType, b.AddressType) }
+	slices.SortStableFunc(n.plan.Create, byFamily)
+	slices.SortStableFunc(n.plan.Update, func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Or(byFamily(a, b), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(n.plan.Delete, func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	return n.plan, err
 }
 
