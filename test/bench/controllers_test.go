@@ -20,15 +20,23 @@ var (
 )
 
 // newClusters are sides that have their controllers. The peer's may ask as often
-// as they like, as Setpoint's may, and neither side gives pods a service account.
+// as they like, as Setpoint's may.
 func newClusters(b *testing.B) sides {
 	b.Helper()
+	return newTeams(b, "--controllers=*", "kube-controller-manager", *kubeControllerManager, (*server).startControllers)
+}
+
+// newTeams are sides that do more than serve: Setpoint with a flag, and the peer
+// with another program of its own, if that is given. Neither gives pods a service
+// account.
+func newTeams(b *testing.B, flag, name, program string, join func(*server, *testing.B)) sides {
+	b.Helper()
 	all := sides{setpointServer(b, buildSetpoint(b))}
-	all[0].processes[0].Args = append(all[0].processes[0].Args, "--controllers=*")
-	if hasPeer() && *kubeControllerManager != "" {
+	all[0].processes[0].Args = append(all[0].processes[0].Args, flag)
+	if hasPeer() && program != "" {
 		all = append(all, peerServer(b))
 	} else {
-		b.Log("no peer: give -kube-apiserver, -kube-controller-manager and -etcd to measure beside them")
+		b.Logf("no peer: give -kube-apiserver, -%s and -etcd to measure beside them", name)
 	}
 	for who, s := range all {
 		api := s.processes[len(s.processes)-1]
@@ -36,29 +44,40 @@ func newClusters(b *testing.B) sides {
 		s.start(b)
 		b.Cleanup(s.stop)
 		if who > 0 {
-			s.startControllers(b)
+			join(s, b)
 		}
 	}
 	return all
 }
 
-// startControllers starts the controllers of a kube-apiserver. They are counted
-// with it.
-func (s *server) startControllers(b *testing.B) {
+// kubeconfig writes the admin's client configuration for another program.
+func (s *server) kubeconfig(b *testing.B, name string) (path string) {
 	b.Helper()
-	config := filepath.Join(s.dir, "controllers")
-	if err := os.WriteFile(config, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c",
+	path = filepath.Join(s.dir, name)
+	if err := os.WriteFile(path, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c",
 "clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:%d","insecure-skip-tls-verify":true}}],
 "users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}]}`, s.port, token), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	manager := exec.CommandContext(b.Context(), *kubeControllerManager, "--kubeconfig", config, "--leader-elect=false",
-		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(b)), "--cert-dir", filepath.Join(s.dir, "controller-certs"),
-		"--service-account-private-key-file", filepath.Join(s.dir, "sa.key"), "--kube-api-qps", "5000", "--kube-api-burst", "5000")
-	if err := manager.Start(); err != nil {
+	return path
+}
+
+// join starts a program that is counted with the server.
+func (s *server) join(b *testing.B, program string, args ...string) {
+	b.Helper()
+	p := exec.CommandContext(b.Context(), program, append(args, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(b)),
+		"--cert-dir", filepath.Join(s.dir, filepath.Base(program)+"-certs"))...)
+	if err := p.Start(); err != nil {
 		b.Fatal(err)
 	}
-	s.processes = append([]*exec.Cmd{manager}, s.processes...)
+	s.processes = append([]*exec.Cmd{p}, s.processes...)
+}
+
+// startControllers starts the controllers of a kube-apiserver.
+func (s *server) startControllers(b *testing.B) {
+	b.Helper()
+	s.join(b, *kubeControllerManager, "--kubeconfig", s.kubeconfig(b, "controllers"), "--leader-elect=false",
+		"--service-account-private-key-file", filepath.Join(s.dir, "sa.key"), "--kube-api-qps", "5000", "--kube-api-burst", "5000")
 }
 
 const deployments = "/apis/apps/v1/namespaces/default/deployments"

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 )
@@ -22,48 +20,22 @@ var (
 )
 
 // newSchedulers are sides that give pods nodes. The peer's scheduler may ask as
-// often as it likes, as Setpoint's may, and neither side gives pods a service
-// account.
+// often as it likes, as Setpoint's may.
 func newSchedulers(b *testing.B) sides {
 	b.Helper()
-	all := sides{setpointServer(b, buildSetpoint(b))}
-	all[0].processes[0].Args = append(all[0].processes[0].Args, "--scheduler")
-	if hasPeer() && *kubeScheduler != "" {
-		all = append(all, peerServer(b))
-	} else {
-		b.Log("no peer: give -kube-apiserver, -kube-scheduler and -etcd to measure beside them")
-	}
-	for who, s := range all {
-		api := s.processes[len(s.processes)-1]
-		api.Args = append(api.Args, "--disable-admission-plugins", "ServiceAccount")
-		s.start(b)
-		b.Cleanup(s.stop)
-		if who > 0 {
-			s.startScheduler(b)
-		}
-	}
-	return all
+	return newTeams(b, "--scheduler", "kube-scheduler", *kubeScheduler, (*server).startScheduler)
 }
 
-// startScheduler starts the scheduler of a kube-apiserver. It is counted with it.
+// startScheduler starts the scheduler of a kube-apiserver.
 func (s *server) startScheduler(b *testing.B) {
 	b.Helper()
-	kubeconfig, config := filepath.Join(s.dir, "scheduler-client"), filepath.Join(s.dir, "scheduler")
-	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c",
-"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:%d","insecure-skip-tls-verify":true}}],
-"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}]}`, s.port, token), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	config := filepath.Join(s.dir, "scheduler")
 	if err := os.WriteFile(config, fmt.Appendf(nil, `{"apiVersion":"kubescheduler.config.k8s.io/v1","kind":"KubeSchedulerConfiguration",
-"leaderElection":{"leaderElect":false},"clientConnection":{"kubeconfig":%q,"qps":5000,"burst":5000,"contentType":"application/vnd.kubernetes.protobuf"}}`, kubeconfig), 0o600); err != nil {
+"leaderElection":{"leaderElect":false},"clientConnection":{"kubeconfig":%q,"qps":5000,"burst":5000,"contentType":"application/vnd.kubernetes.protobuf"}}`,
+		s.kubeconfig(b, "scheduler-client")), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	scheduler := exec.CommandContext(b.Context(), *kubeScheduler, "--config", config, "--authentication-skip-lookup",
-		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(b)), "--cert-dir", filepath.Join(s.dir, "scheduler-certs"))
-	if err := scheduler.Start(); err != nil {
-		b.Fatal(err)
-	}
-	s.processes = append([]*exec.Cmd{scheduler}, s.processes...)
+	s.join(b, *kubeScheduler, "--config", config, "--authentication-skip-lookup")
 }
 
 const scheduledPods = "/api/v1/namespaces/default/pods"
