@@ -319,6 +319,7 @@ func TestVolumesComeWithTheNode(t *testing.T) {
 		}
 		apply("/apis/storage.k8s.io/v1/storageclasses", `{metadata: {name: later}, provisioner: example.com/p, volumeBindingMode: WaitForFirstConsumer}`)
 		apply("/api/v1/namespaces/default/persistentvolumeclaims", `{metadata: {name: data}, spec: {storageClassName: later, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+		c.Turn(time.Second) // the claim is known before its pod
 		c.pod("db", "1", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		})
