@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 OPS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race model lint fmt fuzz bench conformance kubectls definitions deps clean
+.PHONY: help build run test race model lint fmt fuzz bench conformance kubectls definitions containers deps clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,13 @@ kubectls: ## build the stock kubectls that the tests run
 definitions: ## fetch the custom resource definitions of others that the tests install
 	awk '{ print $$1 "@" $$2 }' test/crds/modules.txt | (cd / && xargs -n 1 $(GO) mod download)
 
-deps: ## fetch the modules that build, tests and tools need, and build the stock kubectls
+containers: ## install what the tests run containers with, where this is Debian and we are root
+	@if command -v containerd runc ip iptables busybox > /dev/null && test -e /usr/lib/cni/bridge -o -e /opt/cni/bin/bridge; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  apt-get update -q; apt-get install -y -q --no-install-recommends containerd runc containernetworking-plugins busybox-static iproute2 iptables; \
+	else echo 'no containerd, runc, CNI plugins, iproute2, iptables or busybox: tests that need them skip'; fi
+
+deps: ## fetch the modules that build, tests and tools need, what runs containers, and build the stock kubectls
 	$(GO) mod download
 	$(GO) mod download -modfile=go.tools.mod
 	cd test/bench && $(GO) mod download
@@ -78,7 +84,7 @@ deps: ## fetch the modules that build, tests and tools need, and build the stock
 	cd test/kubectl && $(GO) mod download && $(GO) mod download -modfile=go.1.35.mod
 	cd test/extension && $(GO) mod download
 	cd test/envtest && $(GO) mod download
-	$(MAKE) kubectls definitions
+	$(MAKE) kubectls definitions containers
 
 clean: ## remove what the targets made
 	rm -rf bin
