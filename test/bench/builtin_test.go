@@ -94,7 +94,7 @@ func (k builtin) loads() []load {
 		return fmt.Sprintf("%s/applied-%d-%05d?fieldManager=bench", k.path(), round, i)
 	}
 	some := max(1, *objects/6)
-	return []load{
+	return append([]load{
 		{"create", *objects, k.create},
 		{"get", some * 4, k.get},
 		{"get-put", some, k.put},
@@ -114,8 +114,7 @@ func (k builtin) loads() []load {
 		patches("apply-noop", some, "application/apply-patch+yaml", appliedPath, applied("applied-%d-%05d", "changed")),
 		lists("list", k.path(), "application/json"),
 		lists("list-protobuf", k.path(), "application/vnd.kubernetes.protobuf"),
-		watching("watch", k.path(), k.of, "application/strategic-merge-patch+json", label("watched")),
-	}
+	}, watching(k.path(), k.of, "application/strategic-merge-patch+json", label("watched"))...)
 }
 
 func (k builtin) create(b *testing.B, s *server, round, n int) {

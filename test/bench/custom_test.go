@@ -29,7 +29,7 @@ func BenchmarkCustom(b *testing.B) {
 			return fmt.Appendf(nil, `{"spec":{"part00":{"count":%d}}}`, from+round*customObjects+i)
 		}
 	}
-	all.measure(b, []load{
+	all.measure(b, append([]load{
 		{"create", customObjects, d.create},
 		patches("merge", customPatches, "application/merge-patch+json", d.of, counted(100)),
 		patches("apply", customApplies, "application/apply-patch+yaml", func(round, i int) string { return d.of(round, i) + "?fieldManager=bench&force=true" },
@@ -38,8 +38,7 @@ func BenchmarkCustom(b *testing.B) {
 					d.group, d.kind, customName(round, i), i+200)
 			}),
 		lists("list", d.path(), "application/json"),
-		watching("watch", d.path(), d.of, "application/merge-patch+json", counted(1_000_000)),
-	})
+	}, watching(d.path(), d.of, "application/merge-patch+json", counted(1_000_000))...))
 }
 
 // customObject is an object of 2 KiB.

@@ -25,7 +25,7 @@ type load struct {
 	run  func(b *testing.B, s *server, round, n int)
 }
 
-var only = flag.String("only", "", "loads to measure beside the creates, by name; all when none is given")
+var only = flag.String("only", "", "loads to measure beside the creates, by how their names begin; all when none is given")
 
 var profiles = flag.String("profiles", "", "folder for profiles of Setpoint's processor time, one for each load of the last round")
 
@@ -54,7 +54,7 @@ func (s *server) profile(b *testing.B, name string) func() {
 // wanted says that the load is to be measured. Creates make what the others
 // work on.
 func (l load) wanted() bool {
-	return *only == "" || l.name == "create" || slices.Contains(strings.Split(*only, ","), l.name)
+	return *only == "" || l.name == "create" || slices.ContainsFunc(strings.Split(*only, ","), func(name string) bool { return strings.HasPrefix(l.name, name) })
 }
 
 // cost is what an operation takes, on the clock and of the server's

@@ -12,19 +12,27 @@ import (
 	"time"
 )
 
-// The load on watches.
-const (
-	watchers    = 100
-	watchEvents = 100 // changes that every watcher sees
-)
+// fanOut is how many follow the same changes, and how many changes.
+var fanOut = []struct{ watchers, events int }{{1, 200}, {100, 100}, {1000, 30}}
 
-// watching is a load of events: objects change while watchers follow, until
+// watching are loads of events: objects change while watchers follow, until
 // each has seen all. What the changes cost is in it.
-func watching(name, path string, of func(round, i int) string, media string, patch func(round, i int) []byte) load {
-	return load{name, watchers * watchEvents, func(b *testing.B, s *server, round, n int) {
-		ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
+func watching(path string, of func(round, i int) string, media string, patch func(round, i int) []byte) []load {
+	var loads []load
+	for k, f := range fanOut {
+		// The loads change the same objects, each in its own way.
+		other := func(round, i int) []byte { return patch(round, 10_000*k+i) }
+		loads = append(loads, followed(f.watchers, f.events, path, of, media, other))
+	}
+	return loads
+}
+
+// followed is the load of so many watchers that see so many changes each.
+func followed(watchers, events int, path string, of func(round, i int) string, media string, patch func(round, i int) []byte) load {
+	return load{fmt.Sprintf("watch-%d", watchers), watchers * events, func(b *testing.B, s *server, round, n int) {
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 		defer cancel()
-		events := n / watchers
+		events := max(1, n/watchers)
 		failed := make(chan error, watchers)
 		var begun, done sync.WaitGroup
 		begun.Add(watchers)
