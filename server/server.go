@@ -25,6 +25,7 @@ import (
 	"setpoint.dev/setpoint/server/audit"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/discovery"
+	"setpoint.dev/setpoint/server/h2"
 	"setpoint.dev/setpoint/server/openapi"
 	"setpoint.dev/setpoint/server/planes"
 	"setpoint.dev/setpoint/server/rest"
@@ -145,7 +146,6 @@ func New(cfg Config) *Server {
 func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	h := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		HTTP2:    &http.HTTP2Config{SendPingTimeout: s.PingAfter, PingTimeout: s.PingWithin, WriteByteTimeout: s.WriteTimeout},
 		ErrorLog: slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, GetCertificate: s.Certificate, NextProtos: []string{"h2", "http/1.1"},
@@ -155,8 +155,11 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 			DynamicRecordSizingDisabled: true,
 		},
 	}
+	h2.New(h2.Config{
+		MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, PingAfter: s.PingAfter, PingWithin: s.PingWithin, WriteTimeout: s.WriteTimeout, Logger: s.Logger,
+	}).Attach(h)
 	served := make(chan error, 1)
-	go func() { served <- h.ServeTLS(listener, "", "") }()
+	go func() { served <- h.ServeTLS(h2.Gather(listener), "", "") }()
 	select {
 	case err := <-served:
 		return err
@@ -172,9 +175,7 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 }
 
 // shutdown ends a server when its requests have ended, and after shutdownWithin
-// at the latest. It asks again and again: net/http asks only the connections of
-// several streams that it knows of, and one that was still shaking hands would
-// go on as if nothing had been said.
+// at the latest. It looks again and again whether they have.
 func (s *Server) shutdown(ctx context.Context, h *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownWithin)
 	defer cancel()

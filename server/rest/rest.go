@@ -91,6 +91,7 @@ type Handler struct {
 	codecs  *codecs
 	pages   *pages
 	lists   *lists
+	lines   lines        // events that several watchers write
 	waiting atomic.Int64 // creates that wait for initializers
 	// backlog is what waits for the initializers that are configured.
 	backlog atomic.Pointer[map[string]initializer.Backlog]

@@ -234,16 +234,23 @@ func (s *stream) run(ctx context.Context, w *watch.Watcher) {
 // whether there may be more.
 func (s *stream) deliver(batch watch.Batch, err error) bool {
 	s.frame = frames.Get().(*frame)
+	var text []byte
 	if err == nil {
-		err = s.encodeBatch(batch)
+		text = s.shared(batch)
 	}
-	if err != nil {
-		s.encodeError(err)
+	if text == nil {
+		if err == nil {
+			err = s.encodeBatch(batch)
+		}
+		if err != nil {
+			s.encodeError(err)
+		}
+		text = s.buf
 	}
 	if n := len(batch.Events); s.sent != nil && n > 0 {
 		s.sent.Add(float64(n))
 	}
-	_, gone := s.w.Write(s.buf)
+	_, gone := s.w.Write(text)
 	s.flusher.Flush()
 	s.release()
 	s.frame = nil

@@ -42,6 +42,8 @@ type server struct {
 	port      int
 	processes []*exec.Cmd // the API server is the last
 	client    *http.Client
+	begun     time.Time     // when what is measured began
+	used      time.Duration // and what the processes had used then
 }
 
 func buildSetpoint(b *testing.B) string {

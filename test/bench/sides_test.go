@@ -88,6 +88,13 @@ func (all sides) each(b *testing.B, code int, method, path, media string, body [
 	}
 }
 
+// mark says that what is measured begins now. A load may say so again, when it
+// is ready.
+func (s *server) mark(b *testing.B) {
+	b.Helper()
+	s.begun, s.used = time.Now(), s.cpu(b)
+}
+
 // measure puts the loads on the servers, in rounds, and reports what they cost:
 // the median of all rounds, and the ratios of the rounds with their spread.
 func (all sides) measure(b *testing.B, loads []load) {
@@ -110,10 +117,10 @@ func (all sides) measure(b *testing.B, loads []load) {
 				if round == rounds && who == 0 {
 					profiled = s.profile(b, l.name)
 				}
-				begun, cpu := time.Now(), s.cpu(b)
+				s.mark(b)
 				l.run(b, s, round, n)
 				if round > 0 {
-					costs[i][who] = append(costs[i][who], cost{micros(time.Since(begun)) / float64(n), micros(s.cpu(b)-cpu) / float64(n)})
+					costs[i][who] = append(costs[i][who], cost{micros(time.Since(s.begun)) / float64(n), micros(s.cpu(b)-s.used) / float64(n)})
 				}
 				profiled()
 			}

@@ -13,10 +13,11 @@ import (
 )
 
 // fanOut is how many follow the same changes, and how many changes.
-var fanOut = []struct{ watchers, events int }{{1, 200}, {100, 100}, {1000, 30}}
+var fanOut = []struct{ watchers, events int }{{1, 200}, {100, 100}, {1000, 50}}
 
 // watching are loads of events: objects change while watchers follow, until
-// each has seen all. What the changes cost is in it.
+// each has seen all. What the changes cost is in it, what it takes to begin to
+// watch is not.
 func watching(path string, of func(round, i int) string, media string, patch func(round, i int) []byte) []load {
 	var loads []load
 	for k, f := range fanOut {
@@ -34,15 +35,16 @@ func followed(watchers, events int, path string, of func(round, i int) string, m
 		defer cancel()
 		events := max(1, n/watchers)
 		failed := make(chan error, watchers)
-		var begun, done sync.WaitGroup
-		begun.Add(watchers)
+		var done sync.WaitGroup
 		url := fmt.Sprintf("https://127.0.0.1:%d%s?watch=true&resourceVersion=%s", s.port, path, s.revision(b, path))
 		for range watchers {
+			begun := make(chan struct{})
 			done.Go(func() {
-				failed <- follow(ctx, s, url, events, begun.Done)
+				failed <- follow(ctx, s, url, events, func() { close(begun) })
 			})
+			<-begun // one after the other, or each would make a connection of its own
 		}
-		begun.Wait()
+		s.mark(b)
 		for i := range events {
 			s.want(b, http.StatusOK, http.MethodPatch, of(round, i), media, patch(round, i))
 		}
