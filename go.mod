@@ -46,6 +46,12 @@ require (
 require k8s.io/cri-client v0.36.3 // indirect
 
 require (
+	github.com/moby/sys/mountinfo v0.7.2 // indirect
+	k8s.io/cri-api v0.36.3
+	k8s.io/mount-utils v0.36.3
+)
+
+require (
 	cel.dev/expr v0.25.1 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20230124172434-306776ec8161 // indirect
 	github.com/DataDog/zstd v1.5.7 // indirect
