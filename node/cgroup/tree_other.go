@@ -1,0 +1,18 @@
+//go:build !linux
+
+package cgroup
+
+// Unified reports whether the kernel's groups are of version 2.
+func Unified() bool { return false }
+
+func pageSizes() []string { return nil }
+
+func allowed(score int64) int64 { return score }
+
+func writable(string) map[string]string { return nil }
+
+func makeGroup(string, string, bool) error { return nil }
+
+func writeValue(string, string) error { return nil }
+
+func removeGroup(string) error { return nil }
