@@ -125,6 +125,8 @@ type Config struct {
 	// PretendNode adds a node on which pods become ready without being run. They
 	// get there by the scheduler.
 	PretendNode bool
+	// NodeAccess says how the servers of nodes are reached.
+	NodeAccess NodeAccess
 	// Nodes says how long nodes may be silent, and how fast they are given up.
 	Nodes nodelife.Settings
 	// NodeRanges are what nodes' pods have their addresses from. Ranges of services
@@ -320,9 +322,14 @@ func (a *App) buildPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	streams, err := a.openStreams(objects)
+	if err != nil {
+		return err
+	}
 	cfg := rest.Config{
 		Store: a.store, Plane: a.plane, Hub: a.hub, Kinds: all, Admission: chain, Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: a.issuer,
 		Drain: a.drained, Guard: authz.NewGuard(roles, a.may), Watched: a.counts.Events, Initializers: a.cfg.Initializers, Health: health, Initialized: a.counts.Initialized,
+		Streams: streams,
 	}
 	if a.main != nil {
 		cfg.Like = a.main.rest

@@ -59,6 +59,7 @@ func apiserverCommand() *cobra.Command {
 	_ = f.MarkHidden("parent") // it is there
 	requestFlags(c, &s.cfg)
 	servingFlags(c, &s.cfg)
+	nodeAccessFlags(c, &s.cfg.NodeAccess)
 	accessFlags(c, &s.cfg.Access)
 	admissionFlags(c, &s.cfg.Admission)
 	ignoreFlags(f)

@@ -43,6 +43,7 @@ func serverCommand(name string) *cobra.Command {
 	controllerFlags(c, &r.cfg)
 	requestFlags(c, &r.cfg)
 	servingFlags(c, &r.cfg)
+	nodeAccessFlags(c, &r.cfg.NodeAccess)
 	initializerFlags(c, &r.cfg)
 	accessFlags(c, &r.cfg.Access)
 	admissionFlags(c, &r.cfg.Admission)

@@ -25,6 +25,17 @@ func servingFlags(c *cobra.Command, cfg *app.Config) {
 	f.Var(&cfg.NodePorts, "service-node-port-range", "ports that services may have on every node (default 30000-32767)")
 }
 
+// nodeAccessFlags adds the flags that say how the servers of nodes are reached. They are
+// kube-apiserver's.
+func nodeAccessFlags(c *cobra.Command, to *app.NodeAccess) {
+	f := c.Flags()
+	f.StringVar(&to.CertFile, "kubelet-client-certificate", "", "certificate that nodes are shown (default one of the control plane's own authority)")
+	f.StringVar(&to.KeyFile, "kubelet-client-key", "", "the key of that certificate")
+	f.StringVar(&to.CAFile, "kubelet-certificate-authority", "", "file with who may vouch for nodes (default the control plane's own authority)")
+	f.StringSliceVar(&to.Addresses, "kubelet-preferred-address-types", nil, "types of nodes' addresses, those to try first first (default InternalIP,ExternalIP,InternalDNS,ExternalDNS,Hostname)")
+	f.DurationVar(&to.Timeout, "kubelet-timeout", 0, "how long it may take to connect to a node (default 30s)")
+}
+
 // privilegedFlag adds the flag that lets pods ask for privileged containers. It is
 // kube-apiserver's, and off unless it is given.
 func privilegedFlag(c *cobra.Command, to *bool) {

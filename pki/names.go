@@ -29,6 +29,11 @@ func standardNames(hosts []string) names {
 			all = append(all, host)
 		}
 	}
+	return namesOf(all)
+}
+
+// namesOf are names and addresses without repeats, in their order.
+func namesOf(all []string) names {
 	var n names
 	seen := map[string]bool{}
 	for _, name := range all {

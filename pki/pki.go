@@ -10,10 +10,11 @@
 //	service-account.pem  the key that signs service account tokens
 //	front-proxy-ca.pem   authority of front proxies: certificate, key
 //	front-proxy.pem      what the server shows when it speaks for its clients
+//	node-client.pem      what the server shows to nodes
 //
 // A certificate and its key share a file, so that no crash can leave a pair
 // that does not match. Files are 0600 in a folder of 0700 and appear whole or
-// not at all. Every key is ECDSA P-256: making all six costs about a
+// not at all. Every key is ECDSA P-256: making all seven costs about a
 // millisecond, where one RSA key would cost a hundred.
 //
 // Front proxies have an authority of their own: whoever it vouches for may act
@@ -56,6 +57,7 @@ const (
 	serviceAccountFile = "service-account.pem"
 	frontAuthorityFile = "front-proxy-ca.pem"
 	frontProxyFile     = "front-proxy.pem"
+	nodeClientFile     = "node-client.pem"
 )
 
 // Common names of the authorities.
@@ -72,6 +74,10 @@ const (
 
 // FrontProxyUser is who the server is when it speaks for its clients.
 const FrontProxyUser = "front-proxy-client"
+
+// NodeClientUser is who the server is to nodes. Nodes ask the server what it
+// may do there; it is in AdminGroup.
+const NodeClientUser = "kube-apiserver-kubelet-client"
 
 // Authority is the certificate authority of a control plane with the
 // certificates and keys it made. Its exported fields do not change after Load.
@@ -102,6 +108,7 @@ type Authority struct {
 	mu         sync.Mutex // guards the fields below
 	serving    *tls.Certificate
 	frontProxy *tls.Certificate
+	nodeClient *tls.Certificate
 }
 
 // signer is an authority: what it is known by and what it signs with.
@@ -134,7 +141,7 @@ func Load(dir string, hosts []string) (*Authority, error) {
 	}
 	a := &Authority{folder: f, names: standardNames(hosts)}
 	for _, step := range []func() error{
-		a.loadAuthorities, a.loadServing, a.loadAdmin, a.loadServiceAccount, a.loadFrontProxy, f.flush,
+		a.loadAuthorities, a.loadServing, a.loadAdmin, a.loadServiceAccount, a.loadFrontProxy, a.loadNodeClient, f.flush,
 	} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("pki: %w", err)
@@ -154,6 +161,12 @@ func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, erro
 // speaks for its clients. It is renewed as GetCertificate's is.
 func (a *Authority) FrontProxy() (*tls.Certificate, error) {
 	return a.current(&a.frontProxy, frontProxyFile, a.issueFrontProxy)
+}
+
+// NodeClient is the certificate that the server shows to nodes. It is renewed as
+// GetCertificate's is.
+func (a *Authority) NodeClient() (*tls.Certificate, error) {
+	return a.current(&a.nodeClient, nodeClientFile, a.issueNodeClient)
 }
 
 // current is a certificate in use, made anew when it is about to end.
@@ -195,6 +208,21 @@ func (a *Authority) IssueClient(user string, groups []string) (cert, key []byte,
 		return nil, nil, fmt.Errorf("pki: %w", err)
 	}
 	return p.certPEM(), p.keyPEM(), nil
+}
+
+// IssueServing returns a new certificate for a server of a user in groups that is
+// reached under hosts, which are names or addresses. Nothing of it is kept. Such is
+// what a node serves with.
+func (a *Authority) IssueServing(user string, groups, hosts []string) (*tls.Certificate, error) {
+	names := namesOf(hosts)
+	p, err := a.own.issue(&x509.Certificate{
+		Subject: pkix.Name{CommonName: user, Organization: groups}, DNSNames: names.dns, IPAddresses: names.ips,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pki: %w", err)
+	}
+	return p.forTLS(), nil
 }
 
 func (a *Authority) loadAuthorities() error {
@@ -282,19 +310,29 @@ func (a *Authority) loadServiceAccount() error {
 	return nil
 }
 
-func (a *Authority) loadFrontProxy() error {
-	p, err := a.folder.pair(frontProxyFile)
+func (a *Authority) loadFrontProxy() (err error) {
+	a.frontProxy, err = a.loadClient(frontProxyFile, a.front, a.issueFrontProxy)
+	return err
+}
+
+func (a *Authority) loadNodeClient() (err error) {
+	a.nodeClient, err = a.loadClient(nodeClientFile, a.own, a.issueNodeClient)
+	return err
+}
+
+// loadClient reads a certificate that the server shows to others, or makes it.
+func (a *Authority) loadClient(file string, by signer, issue func() (*pair, error)) (*tls.Certificate, error) {
+	p, err := a.folder.pair(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if p == nil || !a.front.vouchesFor(p, x509.ExtKeyUsageClientAuth) {
-		if p, err = a.issueFrontProxy(); err != nil {
-			return err
+	if p == nil || !by.vouchesFor(p, x509.ExtKeyUsageClientAuth) {
+		if p, err = issue(); err != nil {
+			return nil, err
 		}
-		a.folder.put(frontProxyFile, p.pem)
+		a.folder.put(file, p.pem)
 	}
-	a.frontProxy = p.forTLS()
-	return nil
+	return p.forTLS(), nil
 }
 
 // vouchesFor says whether a certificate can go on being used: it is this
@@ -325,6 +363,10 @@ func (a *Authority) issueFrontProxy() (*pair, error) {
 		Subject:     pkix.Name{CommonName: FrontProxyUser},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
+}
+
+func (a *Authority) issueNodeClient() (*pair, error) {
+	return a.issueClient(NodeClientUser, []string{AdminGroup})
 }
 
 // issue fills in what every certificate has, and signs it for a new key.

@@ -21,7 +21,7 @@ import (
 	"setpoint.dev/setpoint/pki"
 )
 
-var files = []string{"admin.pem", "ca.pem", "front-proxy-ca.pem", "front-proxy.pem", "service-account.pem", "serving.pem"}
+var files = []string{"admin.pem", "ca.pem", "front-proxy-ca.pem", "front-proxy.pem", "node-client.pem", "service-account.pem", "serving.pem"}
 
 func load(t *testing.T, dir string, hosts ...string) *pki.Authority {
 	t.Helper()
@@ -182,9 +182,9 @@ func TestRenewal(t *testing.T) {
 		want  []string
 	}{
 		{"young", 300 * day, nil},
-		{"leaves about to end", 330 * day, []string{"admin.pem", "front-proxy.pem", "serving.pem"}},
-		{"leaves long ended", 3 * 365 * day, []string{"admin.pem", "front-proxy.pem", "serving.pem"}},
-		{"authority about to end", 3400 * day, []string{"admin.pem", "ca.pem", "front-proxy-ca.pem", "front-proxy.pem", "serving.pem"}},
+		{"leaves about to end", 330 * day, []string{"admin.pem", "front-proxy.pem", "node-client.pem", "serving.pem"}},
+		{"leaves long ended", 3 * 365 * day, []string{"admin.pem", "front-proxy.pem", "node-client.pem", "serving.pem"}},
+		{"authority about to end", 3400 * day, []string{"admin.pem", "ca.pem", "front-proxy-ca.pem", "front-proxy.pem", "node-client.pem", "serving.pem"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

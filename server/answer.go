@@ -28,8 +28,8 @@ type answer struct {
 
 	control *http.ResponseController
 	cancel  context.CancelFunc // ends what the request has started
-	// patience is how long one write may take; watchdog ends one that takes
-	// longer.
+	// patience is how long one write may take, 0 as long as it likes; watchdog ends
+	// one that takes longer.
 	patience time.Duration
 	watchdog *time.Timer
 	http1    bool
@@ -110,6 +110,9 @@ func (a *answer) Flush() {
 // watch ends a write that has not returned in time. Writes on the connection,
 // or the stream, fail from then on.
 func (a *answer) watch() {
+	if a.patience == 0 {
+		return
+	}
 	a.setWriting(true)
 	if a.watchdog == nil {
 		a.watchdog = time.AfterFunc(a.patience, a.bark)
@@ -120,6 +123,9 @@ func (a *answer) watch() {
 
 // rest says that the write has returned.
 func (a *answer) rest() {
+	if a.patience == 0 {
+		return
+	}
 	a.watchdog.Stop()
 	a.setWriting(false)
 }
@@ -142,7 +148,7 @@ func (a *answer) bark() {
 
 // end bounds what is written after the handler has returned.
 func (a *answer) end() {
-	if a.http1 {
+	if a.http1 && a.patience > 0 {
 		a.deadline(time.Now().Add(a.patience))
 	}
 }

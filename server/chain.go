@@ -105,7 +105,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, refused error) {
 // bound, or a shorter one that the client asks for. A body that is not there by
 // then is not waited for.
 func (s *Server) limit(a *answer, r *http.Request) (*http.Request, error) {
-	if route.From(r.Context()).Long() {
+	if what := route.From(r.Context()); what.Long() {
+		if what.Subresource != "" {
+			a.patience = 0 // a person may read a log, or nothing may come for long
+		}
 		return r, nil
 	}
 	within := s.RequestTimeout

@@ -15,6 +15,7 @@ import (
 
 	"setpoint.dev/setpoint/app"
 	"setpoint.dev/setpoint/controller"
+	"setpoint.dev/setpoint/pki"
 )
 
 // Plane is a running control plane.
@@ -28,6 +29,8 @@ type Plane struct {
 	Handler http.Handler
 	// Controllers are those that run; nil when none were asked for.
 	Controllers *controller.Set
+	// Authority signs for whoever stands for a node.
+	Authority *pki.Authority
 
 	stop func()
 }
@@ -61,7 +64,7 @@ func StartOn(t testing.TB, cfg app.Config) *Plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plane{URL: a.URL(), Handler: a.Handler(), Controllers: a.Controllers(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	p := &Plane{URL: a.URL(), Handler: a.Handler(), Controllers: a.Controllers(), Authority: a.Authority(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := a.WriteKubeconfig(p.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,8 @@
 package aggregate
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"crypto/tls"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -20,6 +16,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"setpoint.dev/setpoint/server/lasting"
 	"setpoint.dev/setpoint/server/route"
 )
 
@@ -133,12 +130,11 @@ func (b *backend) pass(w http.ResponseWriter, r *http.Request, who user.Info, to
 	var through http.RoundTripper = b.transport
 	upgrade := httpstream.IsUpgradeRequest(r)
 	if what := route.From(r.Context()); upgrade || what != nil && what.Long() {
-		ctx, stop := context.WithCancel(passed.Context())
-		defer stop()
-		defer context.AfterFunc(b.of.ending, stop)()
-		passed = passed.WithContext(ctx)
-		through = ending{through, b.of.ending}
-		w = &hijacker{ResponseWriter: w, ending: b.of.ending}
+		var done func()
+		passed, done = lasting.Request(b.of.ending, passed)
+		defer done()
+		through = lasting.Transport(b.of.ending, through)
+		w = lasting.Writer(b.of.ending, w)
 	}
 	through = transport.NewAuthProxyRoundTripper(who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra(), through)
 	if upgrade {
@@ -154,73 +150,4 @@ type responder struct{}
 // Error implements proxy.ErrorResponder.
 func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
-}
-
-// ending lets answers end in good order once this server ends.
-type ending struct {
-	http.RoundTripper
-	done context.Context
-}
-
-// RoundTrip implements http.RoundTripper.
-func (e ending) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := e.RoundTripper.RoundTrip(r)
-	if err == nil {
-		answer.Body = endingBody{answer.Body, e.done}
-	}
-	return answer, err
-}
-
-// WrappedRoundTripper is how upgrades find the transport.
-func (e ending) WrappedRoundTripper() http.RoundTripper { return e.RoundTripper }
-
-type endingBody struct {
-	io.ReadCloser
-	done context.Context
-}
-
-// Read implements io.Reader.
-func (b endingBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err != nil && b.done.Err() != nil {
-		err = io.EOF
-	}
-	return n, err
-}
-
-// hijacker closes connections that have been given away once this server ends.
-type hijacker struct {
-	http.ResponseWriter
-	ending context.Context
-}
-
-// Unwrap is for http.ResponseController.
-func (h *hijacker) Unwrap() http.ResponseWriter { return h.ResponseWriter }
-
-// Flush implements http.Flusher.
-func (h *hijacker) Flush() {
-	_ = http.NewResponseController(h.ResponseWriter).Flush() // the client has gone
-}
-
-// Hijack implements http.Hijacker.
-func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := http.NewResponseController(h.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	given := &givenAway{Conn: conn}
-	given.forget = context.AfterFunc(h.ending, func() { _ = conn.Close() }) // it may be closed already
-	return given, buffered, nil
-}
-
-// givenAway is a connection that is closed by whoever has it, or by hijacker.
-type givenAway struct {
-	net.Conn
-	forget func() bool
-}
-
-// Close implements net.Conn.
-func (g *givenAway) Close() error {
-	g.forget()
-	return g.Conn.Close()
 }

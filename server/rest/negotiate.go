@@ -40,6 +40,9 @@ func (c *call) negotiate() (representation, error) {
 	if c.info.Verb == "list" || c.info.Verb == "watch" {
 		offered = append(offered, codec.StreamTypes()...)
 	}
+	if c.logs() {
+		offered = append(offered, "text/plain")
+	}
 	if err := Offer(c.r, offered); err != nil {
 		return representation{}, err
 	}

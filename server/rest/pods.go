@@ -3,23 +3,16 @@ package rest
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
-
-	"setpoint.dev/setpoint/store"
 )
 
 // bind assigns a pod to a node.
@@ -163,98 +156,4 @@ func (c *call) token() error {
 	}
 	c.writeBody(http.StatusCreated, body)
 	return nil
-}
-
-// checkLogOptions checks what a request for logs asks for.
-func (c *call) checkLogOptions() error {
-	options := &core.PodLogOptions{}
-	if err := legacyscheme.ParameterCodec.DecodeParameters(c.r.URL.Query(), c.groupVersion(), options); err != nil {
-		return apierrors.NewBadRequest(err.Error())
-	}
-	if errs := validation.ValidatePodLogOptions(options, false); len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Kind: "PodLogOptions"}, c.info.Name, errs)
-	}
-	return nil
-}
-
-// admitConnection lets admission refuse a connection to what runs on a node. It
-// is shown what the request asks for.
-func (c *call) admitConnection() error {
-	kind := c.spoken()
-	options, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind})
-	if err != nil {
-		return err
-	}
-	if err := legacyscheme.ParameterCodec.DecodeParameters(c.r.URL.Query(), c.groupVersion(), options); err != nil {
-		return apierrors.NewBadRequest(err.Error())
-	}
-	a := c.attributes(options, nil, admission.Connect, nil, false)
-	if err := c.mutate(a); err != nil {
-		return err
-	}
-	return c.validate(a)
-}
-
-// reachNode answers for what only a pod's or service's node can do, when the
-// node cannot be reached.
-func (c *call) reachNode() error {
-	if c.info.Verb != "get" && c.info.Verb != "create" {
-		return apierrors.NewMethodNotSupported(c.resource.GroupResource(), c.info.Verb)
-	}
-	check := c.admitConnection
-	if c.sub.Name == "log" {
-		check = c.checkLogOptions
-	}
-	if err := check(); err != nil {
-		return err
-	}
-	sn, err := c.snapshot()
-	if err != nil {
-		return err
-	}
-	have, err := c.find(sn)
-	if err != nil {
-		return err
-	}
-	obj, err := c.stored(have)
-	if err != nil {
-		return err
-	}
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return err
-	}
-	if pod, is := obj.(*core.Pod); is {
-		if err := c.hosted(sn, pod); err != nil {
-			return err
-		}
-	}
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("no node serves %s %q", c.resource.Singular, m.GetName()))
-}
-
-// hosted says what is amiss when a pod has no node that could be asked.
-func (c *call) hosted(sn *store.Snapshot, pod *core.Pod) error {
-	switch {
-	case c.sub.Name == "proxy" && !reachable(pod):
-		return apierrors.NewBadRequest("address not allowed")
-	case c.sub.Name == "proxy":
-		return nil // its address is spoken to, wherever it runs
-	case pod.Spec.NodeName == "":
-		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
-	}
-	node, err := sn.Get(c.ctx, "nodes", pod.Spec.NodeName)
-	if err == nil && node == nil {
-		// Compat: upstream names the kind that the request is for.
-		return apierrors.NewNotFound(c.resource.GroupResource(), pod.Spec.NodeName)
-	}
-	return err
-}
-
-// reachable says that a pod has an address that others may speak to.
-func reachable(pod *core.Pod) bool {
-	if len(pod.Status.PodIPs) == 0 {
-		return false
-	}
-	ip := net.ParseIP(pod.Status.PodIPs[0].IP)
-	return ip != nil && ip.IsGlobalUnicast()
 }

@@ -38,6 +38,7 @@ import (
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/rest/turns"
 	"setpoint.dev/setpoint/server/route"
+	nodes "setpoint.dev/setpoint/server/stream"
 	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/watch"
 )
@@ -66,6 +67,8 @@ type Config struct {
 	}
 	// Issuer makes service account tokens.
 	Issuer *authn.Issuer
+	// Streams reaches nodes and what runs there; nil where nothing runs.
+	Streams *nodes.Streams
 	// Watched finds the counter of a resource's watch events; nil counts none.
 	Watched func(group, version, resource string) interface{ Add(n float64) }
 	// MaxBody is the largest body that is read; 0 means 3 MiB.
@@ -176,7 +179,7 @@ func (c *call) serve() error {
 		return c.nothingHere()
 	}
 	if info.Subresource != "" {
-		if c.sub = c.resource.Subresources[info.Subresource]; c.sub == nil || len(info.Parts) > maxParts {
+		if c.sub = c.resource.Subresources[info.Subresource]; c.sub == nil || len(info.Parts) > maxParts && !c.pipes() {
 			if c.resource.Custom != nil {
 				return c.notFound()
 			}
@@ -189,7 +192,7 @@ func (c *call) serve() error {
 	if c.resource.Custom != nil && c.acrossNamespaces() && info.Verb != "list" && info.Verb != "watch" {
 		return c.nothingHere()
 	}
-	if !c.allows(info.Verb) || !c.fits() {
+	if !c.pipes() && (!c.allows(info.Verb) || !c.fits()) || c.pipes() && !slices.Contains(pipedMethods, c.r.Method) {
 		if c.resource.Custom != nil {
 			return apierrors.NewMethodNotSupported(c.resource.GroupResource(), info.Verb)
 		}
@@ -204,6 +207,9 @@ func (c *call) serve() error {
 		return c.inThePast()
 	}
 	c.warnOfAge()
+	if c.connects() {
+		return c.connect() // what is answered is not this server's to say
+	}
 	var err error
 	if c.out, err = c.negotiate(); err != nil {
 		return err
@@ -312,7 +318,7 @@ func (c *call) serveSubresource() error {
 	case c.sub.Name == "eviction":
 		return c.evict()
 	default:
-		return c.reachNode()
+		return c.log()
 	}
 }
 
