@@ -44,7 +44,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require k8s.io/cri-client v0.36.3 // indirect
+require (
+	github.com/Microsoft/go-winio v0.6.2 // indirect
+	k8s.io/cri-client v0.36.3
+)
 
 require (
 	github.com/moby/sys/mountinfo v0.7.2 // indirect
@@ -167,7 +170,7 @@ require (
 	k8s.io/kube-controller-manager v0.0.0 // indirect
 	k8s.io/kube-proxy v0.0.0 // indirect
 	k8s.io/kube-scheduler v0.0.0
-	k8s.io/kubelet v0.36.3 // indirect
+	k8s.io/kubelet v0.36.3
 	k8s.io/metrics v0.36.3
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.34.0 // indirect
 	sigs.k8s.io/kustomize/api v0.21.1 // indirect
