@@ -29,7 +29,7 @@ var mayImport = map[string][]string{
 	"client":     {},
 	"controller": {"client", "metrics"},
 	"scheduler":  {"client", "metrics"},
-	"node":       {"client"},
+	"node":       {"client", "metrics"},
 	"envtest":    {},
 	"admission":  {"api", "kinds", "patch"},
 	"server":     {"admission", "api", "client", "patch", "kinds", "crd", "metrics"},

@@ -127,7 +127,7 @@ func (s *site) fillService(t *testing.T) {
 				{IP: podIP, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}},
 				{IP: "192.0.2.66"},
 			},
-			Ports: []corev1.EndpointPort{{Name: "plain", Port: 8080}, {Name: "safe", Port: 8443}}, //nolint:staticcheck // as above
+			Ports: []corev1.EndpointPort{{Name: "plain", Port: 8080}, {Name: "safe", Port: 8443}},
 		}},
 	} {
 		endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: name}, Subsets: subsets} //nolint:staticcheck // as above

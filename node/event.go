@@ -1,0 +1,54 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// say records an event about a pod, or about one of its containers.
+func (a *Agent) say(p *corev1.Pod, c *corev1.Container, kind, reason, message string) {
+	ref := &corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
+	}
+	if c != nil {
+		ref.FieldPath = fieldPath(p, c.Name)
+	}
+	a.events.Event(ref, kind, reason, message)
+}
+
+// fieldPath is where a container stands in its pod.
+func fieldPath(p *corev1.Pod, name string) string {
+	for part, all := range map[string][]corev1.Container{"containers": p.Spec.Containers, "initContainers": p.Spec.InitContainers} {
+		for i := range all {
+			if all[i].Name == name {
+				return fmt.Sprintf("spec.%s{%s}", part, name)
+			}
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if p.Spec.EphemeralContainers[i].Name == name {
+			return fmt.Sprintf("spec.ephemeralContainers{%s}", name)
+		}
+	}
+	return ""
+}
+
+// handler is the runtime's name of a pod's runtime class.
+func (a *Agent) handler(p *corev1.Pod) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	class, err := a.cfg.Client.NodeV1().RuntimeClasses().Get(ctx, *p.Spec.RuntimeClassName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", fmt.Errorf("RuntimeClass %q not found: %w", *p.Spec.RuntimeClassName, err)
+	case err != nil:
+		return "", errors.New("failed to lookup RuntimeClass: " + err.Error())
+	}
+	return class.Handler, nil
+}

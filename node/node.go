@@ -1,0 +1,300 @@
+// Package node runs the pods that are assigned to a node.
+//
+// In come pods from the API, or from the node's own files, and a container runtime
+// that speaks CRI; out go containers, and what became of them. Each pod has one
+// worker, which goes round: observe (the pod, the runtime, its probes) -> plan
+// (node/pod) -> act. What the runtime does by itself is seen by listing everything
+// once a second; a worker is woken by what concerns its pod and sleeps otherwise.
+//
+// What always holds: nothing that is needed after a restart is kept in memory
+// alone. An agent that starts finds what the one before it left in the runtime and
+// in the API, goes on with it, and restarts nothing. A pod that the API does not
+// know any more is stopped and removed.
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	cri "k8s.io/cri-api/pkg/apis"
+
+	"setpoint.dev/setpoint/client"
+	"setpoint.dev/setpoint/node/dns"
+	"setpoint.dev/setpoint/node/image"
+	"setpoint.dev/setpoint/node/observe"
+	"setpoint.dev/setpoint/node/pod"
+	"setpoint.dev/setpoint/node/probe"
+	"setpoint.dev/setpoint/node/status"
+)
+
+// relistEvery is how often the runtime is asked for everything.
+const relistEvery = time.Second
+
+// Data is what pods are given by the node.
+type Data interface {
+	pod.Data
+	// Use says that a pod is to run, so that what it refers to is kept at hand.
+	Use(pod *corev1.Pod)
+	// Prepare makes or refreshes everything that a pod's containers mount, and the
+	// cgroups they are in. It may be called at any time.
+	Prepare(ctx context.Context, pod *corev1.Pod) error
+	// Release removes it, once nothing of the pod runs. It may be called twice.
+	Release(ctx context.Context, uid types.UID) error
+	// Left are the pods of which something is left.
+	Left() ([]types.UID, error)
+}
+
+// Config says which node this is. Client, Name, Runtime, Images and Data are
+// needed.
+type Config struct {
+	// Client asks as the node.
+	Client kubernetes.Interface
+	// Name is the node's.
+	Name string
+	// Runtime and Images are the container runtime.
+	Runtime cri.RuntimeService
+	Images  cri.ImageManagerService
+	// RuntimeName is what container IDs begin with, such as containerd.
+	RuntimeName string
+	// Data is what pods are given.
+	Data Data
+	// HostIPs are the node's addresses.
+	HostIPs func() []string
+	// DNS is where pods find names.
+	DNS dns.Config
+	// Logs is the folder of containers' logs.
+	Logs string
+	// Seccomp is the folder of profiles that pods name.
+	Seccomp string
+	// Tail reads the end of a log; nil means that termination messages are never
+	// taken from logs.
+	Tail observe.Tail
+	// Logger hears what happens; nil means slog.Default.
+	Logger *slog.Logger
+}
+
+// Agent runs the pods of a node.
+type Agent struct {
+	cfg    Config
+	writer *status.Writer
+	probes *probe.Set
+	runner *pod.Runner
+	events record.EventRecorder
+	pods   cache.SharedIndexInformer
+	node   cache.SharedIndexInformer
+
+	// admission is held by who decides whether there is room for a pod.
+	admission sync.Mutex
+	life      context.Context // ends with the run
+	alive     sync.WaitGroup  // workers
+
+	mu      sync.Mutex // guards the fields below
+	workers map[types.UID]*worker
+	ended   bool
+}
+
+// New returns an agent. It starts nothing.
+func New(cfg Config) *Agent {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	a := &Agent{cfg: cfg, workers: map[types.UID]*worker{}, writer: status.NewWriter(cfg.Client, cfg.Logger)}
+	a.probes = probe.New(probe.Config{Exec: cfg.Runtime, Expand: cfg.Data.Expand, Say: a.say, Changed: a.Wake})
+	cfg.DNS.Say = func(p *corev1.Pod, kind, reason, message string) { a.say(p, nil, kind, reason, message) }
+	a.runner = pod.NewRunner(pod.Config{
+		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler,
+		Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
+	})
+	a.pods = a.informer("spec.nodeName", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().Pods().Informer()
+	})
+	a.node = a.informer("metadata.name", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().Nodes().Informer()
+	})
+	return a
+}
+
+// informer is one that sees objects whose field is the node's name.
+func (a *Agent) informer(field string, of func(informers.SharedInformerFactory) cache.SharedIndexInformer) cache.SharedIndexInformer {
+	return of(informers.NewSharedInformerFactoryWithOptions(a.cfg.Client, 0, informers.WithTransform(client.WithoutOwnership),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector(field, a.cfg.Name).String() })))
+}
+
+// Run runs pods until ctx ends. It leaves them running.
+func (a *Agent) Run(ctx context.Context) error {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	a.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: a.cfg.Name})
+	sink := broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.cfg.Client.CoreV1().Events("")})
+	defer sink.Stop()
+	if _, err := a.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: a.see, UpdateFunc: func(_, obj any) { a.see(obj) }, DeleteFunc: a.miss,
+	}); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	a.life = ctx
+	g.Go(func() error { return a.writer.Run(ctx) })
+	g.Go(func() error { return a.probes.Run(ctx) })
+	g.Go(func() error { a.node.RunWithContext(ctx); return nil })
+	if !cache.WaitForCacheSync(ctx.Done(), a.node.HasSynced) { // pods are judged by their node
+		return errors.Join(g.Wait())
+	}
+	g.Go(func() error { a.pods.RunWithContext(ctx); return nil })
+	g.Go(func() error { a.relist(ctx); return nil })
+	err := g.Wait()
+	a.mu.Lock()
+	a.ended = true
+	a.mu.Unlock()
+	a.alive.Wait()
+	return err
+}
+
+// see takes a pod that came or changed.
+func (a *Agent) see(obj any) {
+	if p, ok := obj.(*corev1.Pod); ok {
+		a.worker(p.UID).tell(p)
+	}
+}
+
+// miss takes a pod that the API does not have any more.
+func (a *Agent) miss(obj any) {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	if p, ok := obj.(*corev1.Pod); ok {
+		a.worker(p.UID).lose(p)
+	}
+}
+
+// worker is a pod's, which begins with the first call.
+func (a *Agent) worker(uid types.UID) *worker {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.workers[uid]
+	if w == nil {
+		w = newWorker(a, uid)
+		a.workers[uid] = w
+		if !a.ended {
+			a.alive.Go(func() { w.run() })
+		}
+	}
+	return w
+}
+
+// retire ends a worker, unless it has been woken since.
+func (a *Agent) retire(w *worker) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(w.wake) > 0 {
+		return false
+	}
+	delete(a.workers, w.uid)
+	return true
+}
+
+// Wake has a pod looked at.
+func (a *Agent) Wake(uid types.UID) {
+	a.mu.Lock()
+	w := a.workers[uid]
+	a.mu.Unlock()
+	if w != nil {
+		w.nudge()
+	}
+}
+
+// relist asks the runtime for everything again and again, wakes who is concerned,
+// and finds what nobody knows.
+func (a *Agent) relist(ctx context.Context) {
+	r := &observe.Relister{Runtime: a.cfg.Runtime}
+	tick := time.NewTicker(relistEvery)
+	defer tick.Stop()
+	for first := true; ; {
+		changed, all, err := r.Changed(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			a.cfg.Logger.Warn("the runtime does not say what runs", "error", err)
+		case err == nil:
+			for _, uid := range changed {
+				a.Wake(uid)
+			}
+			if a.pods.HasSynced() {
+				a.adoptOrphans(all, first)
+				first = false
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// adoptOrphans begins workers for pods that something is left of and that nobody
+// knows: in the runtime, and with folders also on the disk.
+func (a *Agent) adoptOrphans(all []types.UID, folders bool) {
+	if folders {
+		left, err := a.cfg.Data.Left()
+		if err != nil {
+			a.cfg.Logger.Warn("it is not known which pods have left something", "error", err)
+		}
+		all = append(all, left...)
+	}
+	known := map[types.UID]bool{}
+	for _, obj := range a.pods.GetStore().List() {
+		known[obj.(*corev1.Pod).UID] = true
+	}
+	a.mu.Lock()
+	for uid := range a.workers {
+		known[uid] = true
+	}
+	a.mu.Unlock()
+	for _, uid := range all {
+		if !known[uid] {
+			a.worker(uid).nudge()
+		}
+	}
+}
+
+// others are the pods that the node has taken, but for one.
+func (a *Agent) others(uid types.UID) []*corev1.Pod {
+	a.mu.Lock()
+	all := make([]*worker, 0, len(a.workers))
+	for id, w := range a.workers {
+		if id != uid {
+			all = append(all, w)
+		}
+	}
+	a.mu.Unlock()
+	var pods []*corev1.Pod
+	for _, w := range all {
+		if p := w.taken(); p != nil {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// self is the node, nil while it is not known.
+func (a *Agent) self() *corev1.Node {
+	obj, ok, err := a.node.GetStore().GetByKey(a.cfg.Name)
+	if err != nil || !ok {
+		return nil
+	}
+	return obj.(*corev1.Node)
+}

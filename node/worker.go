@@ -1,0 +1,385 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"setpoint.dev/setpoint/node/admit"
+	"setpoint.dev/setpoint/node/observe"
+	"setpoint.dev/setpoint/node/pod"
+	"setpoint.dev/setpoint/node/status"
+)
+
+// Paces of a worker.
+const (
+	firstRetry   = time.Second
+	longestRetry = 10 * time.Second
+	refreshEvery = time.Minute // what a pod mounts is refreshed as often
+)
+
+// worker goes round with one pod.
+type worker struct {
+	agent *Agent
+	uid   types.UID
+	wake  chan struct{}
+
+	mu   sync.Mutex // guards the fields below
+	pod  *corev1.Pod
+	gone bool // the API does not have it any more, or never had
+	// cancel ends what the worker is at when the pod is to end sooner: killed
+	// with a shorter grace, or not started at all.
+	cancel context.CancelFunc
+	grace  int64 // seconds that cancel's work goes by; -1 when it is no stop
+	// shown is the pod with its newest status, once it was taken.
+	shown *corev1.Pod
+
+	// The rest is the worker's own.
+	old      corev1.PodStatus
+	known    bool // old is set
+	admitted bool
+	ended    bool // nothing is started any more
+	stopped  bool // nothing runs any more, and the API is told so
+	failed   *status.Why
+	waiting  map[string]status.Why
+	resize   resize
+	failures int
+}
+
+func newWorker(a *Agent, uid types.UID) *worker {
+	return &worker{agent: a, uid: uid, wake: make(chan struct{}, 1), gone: true, waiting: map[string]status.Why{}}
+}
+
+// tell tells of a pod as it is now.
+func (w *worker) tell(p *corev1.Pod) {
+	w.mu.Lock()
+	w.pod, w.gone = p, false
+	w.hastenLocked()
+	w.mu.Unlock()
+	w.nudge()
+}
+
+// lose tells that the API does not have a pod any more.
+func (w *worker) lose(p *corev1.Pod) {
+	w.mu.Lock()
+	if w.pod == nil {
+		w.pod = p
+	}
+	w.gone = true
+	w.hastenLocked()
+	w.mu.Unlock()
+	w.nudge()
+}
+
+// hastenLocked ends what the worker is at, if the pod is to end sooner.
+func (w *worker) hastenLocked() {
+	if w.cancel == nil {
+		return
+	}
+	ends := w.gone || w.pod.DeletionTimestamp != nil
+	if ends && (w.grace < 0 || graceLeft(w.pod) < w.grace) {
+		w.cancel()
+	}
+}
+
+// graceLeft is how many seconds a pod's containers have to end.
+func graceLeft(p *corev1.Pod) int64 {
+	switch {
+	case p.DeletionGracePeriodSeconds != nil:
+		return *p.DeletionGracePeriodSeconds
+	case p.Spec.TerminationGracePeriodSeconds != nil:
+		return *p.Spec.TerminationGracePeriodSeconds
+	default:
+		return 0
+	}
+}
+
+func (w *worker) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// taken is the pod, if it takes up room on the node.
+func (w *worker) taken() *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shown == nil || status.Terminal(w.shown.Status.Phase) {
+		return nil
+	}
+	return w.shown
+}
+
+// show shows the pod with a status to others.
+func (w *worker) show(p *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shown = p
+}
+
+// run goes round until nothing is left of the pod, or the agent ends.
+func (w *worker) run() {
+	ctx := w.agent.life
+	for {
+		next, done := w.round(ctx)
+		if done && w.agent.retire(w) {
+			return
+		}
+		var late <-chan time.Time
+		if next > 0 && !done {
+			late = time.After(next)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-late:
+		}
+	}
+}
+
+// task is a context for what the worker does until the pod is to end sooner. grace
+// is that of a stop, -1 for anything else.
+func (w *worker) task(ctx context.Context, grace int64) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	w.mu.Lock()
+	w.cancel, w.grace = cancel, grace
+	w.hastenLocked()
+	w.mu.Unlock()
+	return ctx, func() {
+		w.mu.Lock()
+		w.cancel = nil
+		w.mu.Unlock()
+		cancel()
+	}
+}
+
+// round looks at the pod once and does what is to be done. It returns when to look
+// again without being woken, 0 for never, and whether nothing is left to do.
+func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
+	w.mu.Lock()
+	p, gone := w.pod, w.gone
+	w.mu.Unlock()
+	seen, err := observe.Read(ctx, w.agent.cfg.Runtime, w.uid, w.agent.cfg.Tail)
+	switch {
+	case err != nil:
+	case gone:
+		err = w.vanish(ctx, p, seen)
+		done = err == nil
+	default:
+		next, err = w.live(ctx, p, seen)
+	}
+	if err == nil {
+		w.failures = 0
+		return next, done
+	}
+	if ctx.Err() == nil {
+		w.agent.cfg.Logger.Debug("a pod is not as declared yet", "pod", w.uid, "error", err)
+	}
+	retry := min(firstRetry<<min(w.failures, 8), longestRetry)
+	w.failures++
+	if next > 0 {
+		retry = min(retry, next)
+	}
+	return retry, false
+}
+
+// vanish stops and removes a pod that the API does not have.
+func (w *worker) vanish(ctx context.Context, p *corev1.Pod, seen *observe.Pod) error {
+	w.agent.probes.Remove(w.uid)
+	if !seen.Stopped() {
+		if err := w.agent.runner.Kill(ctx, p, seen, nil); err != nil {
+			return err
+		}
+	}
+	if err := w.agent.runner.Remove(ctx, seen); err != nil {
+		return err
+	}
+	if err := w.agent.cfg.Data.Release(ctx, w.uid); err != nil {
+		return err
+	}
+	w.show(nil)
+	if p == nil {
+		return nil
+	}
+	w.agent.runner.Forget(p)
+	return os.RemoveAll(pod.LogFolder(w.agent.cfg.Logs, p))
+}
+
+// live goes round with a pod that the API has.
+func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (time.Duration, error) {
+	if !w.known {
+		w.old, w.known = p.Status, true
+		w.resize.begin(p, seen)
+	}
+	if p.DeletionTimestamp != nil || status.Terminal(p.Status.Phase) {
+		w.ended = true
+	}
+	if !w.admitted && !w.ended {
+		w.admit(p, seen)
+	}
+	p = w.allocated(p)
+	left := w.deadline(p)
+	s := w.status(p, seen, false)
+	w.ended = w.ended || status.Terminal(s.Phase)
+	if w.ended {
+		return 0, w.end(ctx, p, seen, s)
+	}
+	w.publish(p, s, status.News{MayRun: true})
+	w.agent.cfg.Data.Use(p)
+	if err := w.agent.cfg.Data.Prepare(ctx, p); err != nil {
+		w.agent.say(p, nil, corev1.EventTypeWarning, "FailedMount", err.Error())
+		return left, err
+	}
+	if p.Spec.HostNetwork {
+		seen.IPs = w.agent.cfg.HostIPs()
+	}
+	w.agent.probes.Update(p, s)
+	return w.act(ctx, p, seen, left)
+}
+
+// act makes a plan and takes its steps.
+func (w *worker) act(ctx context.Context, p *corev1.Pod, seen *observe.Pod, next time.Duration) (time.Duration, error) {
+	next = soonest(next, refreshEvery)
+	plan := pod.Make(pod.Input{Pod: p, Seen: seen, Probes: w.agent.probes, Actuated: w.resize.actuated})
+	if plan.Nothing() {
+		return next, nil
+	}
+	task, done := w.task(ctx, -1)
+	defer done()
+	res := w.agent.runner.Do(task, p, seen, &plan, func() { w.refresh(ctx, p) })
+	if task.Err() != nil && ctx.Err() == nil { // the pod is to end
+		w.nudge()
+		return next, nil
+	}
+	for _, name := range res.Started {
+		delete(w.waiting, name)
+	}
+	maps.Copy(w.waiting, res.Waiting)
+	w.resize.did(res.Actuated, res.ResizeError)
+	if !res.Again.IsZero() {
+		next = soonest(next, max(time.Until(res.Again), time.Millisecond))
+	}
+	if res.Err == nil && len(res.Waiting) == 0 {
+		w.nudge() // see what came of it
+		return next, nil
+	}
+	w.refresh(ctx, p)
+	return next, errors.Join(res.Err, res.ResizeError)
+}
+
+func soonest(a, b time.Duration) time.Duration {
+	if a <= 0 || b < a {
+		return b
+	}
+	return a
+}
+
+// refresh tells how the pod is in the middle of a round.
+func (w *worker) refresh(ctx context.Context, p *corev1.Pod) {
+	if seen, err := observe.Read(ctx, w.agent.cfg.Runtime, w.uid, w.agent.cfg.Tail); err == nil {
+		s := w.status(p, seen, false)
+		w.publish(p, s, status.News{MayRun: true})
+		w.agent.probes.Update(p, s)
+	}
+}
+
+// admit takes a pod or has it fail. One that something runs of was taken before.
+func (w *worker) admit(p *corev1.Pod, seen *observe.Pod) {
+	w.agent.admission.Lock()
+	defer w.agent.admission.Unlock()
+	self := w.agent.self()
+	if len(seen.Sandboxes) == 0 && self != nil {
+		if no := admit.Pod(p, self, w.agent.others(w.uid)); no != nil {
+			w.failed = &status.Why{Reason: no.Reason, Message: "Pod was rejected: " + no.Message}
+			w.agent.say(p, nil, corev1.EventTypeWarning, no.Reason, no.Message)
+			return
+		}
+	}
+	w.admitted = true
+	w.show(w.allocated(p))
+}
+
+// deadline has a pod fail whose time is over, and returns how much of it is left;
+// 0 when it has no end.
+func (w *worker) deadline(p *corev1.Pod) time.Duration {
+	if p.Spec.ActiveDeadlineSeconds == nil || w.old.StartTime == nil || w.ended || w.failed != nil {
+		return 0
+	}
+	left := time.Until(w.old.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second))
+	if left > 0 {
+		return left
+	}
+	w.failed = &status.Why{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
+	w.agent.say(p, nil, corev1.EventTypeNormal, w.failed.Reason, w.failed.Message)
+	return 0
+}
+
+// status is how the pod is now.
+func (w *worker) status(p *corev1.Pod, seen *observe.Pod, ended bool) corev1.PodStatus {
+	return status.Of(status.Input{
+		Pod: p, Old: w.old, Seen: seen, Runtime: w.agent.cfg.RuntimeName, Waiting: w.waiting, Probes: w.agent.probes, Ended: ended, Failed: w.failed,
+		HostIPs: w.agent.cfg.HostIPs(), Actuated: w.resize.actuated, Resize: w.resize.conditions(), Now: time.Now(),
+	})
+}
+
+// publish keeps a status and has the API told.
+func (w *worker) publish(p *corev1.Pod, s corev1.PodStatus, news status.News) {
+	w.old = s
+	news.Pod, news.Status = p, s
+	w.agent.writer.Set(news)
+	if w.admitted {
+		shown := p.DeepCopy()
+		shown.Status = s
+		w.show(shown)
+	}
+}
+
+// end stops a pod, tells how it ended, and lets go of it.
+func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s corev1.PodStatus) error {
+	if !seen.Stopped() {
+		w.publish(p, s, status.News{MayRun: true})
+		w.agent.probes.Update(p, s)
+		w.agent.probes.StopLiveness(w.uid)
+		task, done := w.task(ctx, graceLeft(p))
+		err := w.agent.runner.Kill(task, p, seen, nil)
+		hurried := task.Err() != nil && ctx.Err() == nil
+		done()
+		if hurried {
+			w.nudge()
+			return nil
+		}
+		if err != nil {
+			w.agent.say(p, nil, corev1.EventTypeWarning, "FailedKillPod", fmt.Sprintf("error killing pod: %v", err))
+			return err
+		}
+		if seen, err = observe.Read(ctx, w.agent.cfg.Runtime, w.uid, w.agent.cfg.Tail); err != nil {
+			return err
+		}
+		if !seen.Stopped() {
+			return errors.New("something of the pod still runs")
+		}
+	}
+	w.agent.probes.Remove(w.uid)
+	if w.stopped && p.DeletionTimestamp == nil {
+		return nil
+	}
+	s = status.AtEnd(p, w.status(p, seen, true), false)
+	if !w.stopped {
+		w.publish(p, s, status.News{})
+	}
+	if err := w.agent.cfg.Data.Release(ctx, w.uid); err != nil {
+		return err
+	}
+	w.stopped = true
+	w.publish(p, s, status.News{Gone: p.DeletionTimestamp != nil})
+	return nil
+}
