@@ -51,14 +51,21 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; done
 
-# A folder with e2e.test and kubectl, which are built when it is empty.
+# A folder with what test/e2e/build.sh builds, which it does when none is given.
 E2E ?=
+# `make conformance GROUP=need-node` runs one list of specs of the suite and nothing else.
+GROUP ?=
 
 conformance: kubectls ## let stock kubectls judge, compare with a real kube-apiserver, which is built first, put a real extension server behind, and run the conformance suite
+ifneq ($(GROUP),)
+	cd test/e2e && $(GO) test -count=1 -timeout 180m -v . -bin '$(E2E)' \
+	  $(if $(filter need-node,$(GROUP)),-run NeedANode -group '$(GROUP)',-run NeedNoNode -specs '$(GROUP)')
+else
 	$(GO) test -count=1 -timeout 20m -v ./test/conformance
 	cd test/differential && $(GO) test -count=1 -timeout 60m -v ./...
 	cd test/extension && $(GO) test -count=1 -timeout 20m ./...
 	cd test/e2e && $(GO) test -count=1 -timeout 180m -v . -bin '$(E2E)'
+endif
 
 bench: ## measure, beside the peers where there are any
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...

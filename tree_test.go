@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 var reaches = map[string][]string{
 	"server/rest":  {"store", "watch"},
 	"server/route": {"store"},
+	"test/images":  {"node"}, // it runs the containerd of tests
 }
 
 // sources yields every Go file of this module with its folder, parsed no

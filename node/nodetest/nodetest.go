@@ -7,6 +7,7 @@ package nodetest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -78,26 +79,52 @@ var plugins = []string{"/usr/lib/cni", "/opt/cni/bin"}
 // where there is none, or nobody who may run it.
 func Containerd(t testing.TB) *Runtime {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("containerd needs root")
+	if err := Possible(); err != nil {
+		t.Skip(err)
 	}
-	for _, program := range []string{"containerd", "runc", "ctr", "busybox"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no %s on this machine (Debian's packages containerd, runc and busybox-static have it)", program)
-		}
-	}
-	bin := ""
-	for _, dir := range plugins {
-		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
-			bin = dir
-		}
-	}
-	if bin == "" {
-		t.Skip("no CNI plugins on this machine (Debian's package containernetworking-plugins has them)")
-	}
-	dir, err := os.MkdirTemp("", "setpoint-containerd-") //nolint:usetesting // sockets have short names, and what is mounted there must be unmounted first
+	r, err := Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("containerd of the test: %v", err)
+		}
+	})
+	return r
+}
+
+// Possible says why no containerd can be started here, if none can.
+func Possible() error {
+	if os.Geteuid() != 0 {
+		return errors.New("containerd needs root")
+	}
+	for _, program := range []string{"containerd", "runc", "ctr", "busybox", "ip"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("no %s on this machine (Debian's packages containerd, runc, busybox-static and iproute2 have it)", program)
+		}
+	}
+	if programs() == "" {
+		return errors.New("no CNI plugins on this machine (Debian's package containernetworking-plugins has them)")
+	}
+	return nil
+}
+
+// programs is the folder with the programs of CNI; "" when there is none.
+func programs() string {
+	for _, dir := range plugins {
+		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+			return dir
+		}
+	}
+	return ""
+}
+
+// Open starts a containerd with the images that tests need. Close ends it.
+func Open(ctx context.Context) (*Runtime, error) {
+	dir, err := os.MkdirTemp("", "setpoint-containerd-") // sockets have short names
+	if err != nil {
+		return nil, err
 	}
 	n := started.Add(1)
 	r := &Runtime{
@@ -105,18 +132,13 @@ func Containerd(t testing.TB) *Runtime {
 		Bridge: fmt.Sprintf("sp%d-%d", os.Getpid()%1000000, n),
 		Subnet: fmt.Sprintf("10.%d.%d.0/24", 64+os.Getpid()/256%64, (os.Getpid()+int(n))%256),
 	}
-	t.Cleanup(func() {
-		if err := r.remove(); err != nil {
-			t.Errorf("containerd of the test: %v", err)
-		}
-	})
-	if err := r.start(bin); err != nil {
-		t.Fatal(err)
+	if err := r.start(programs()); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	if err := r.load(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := r.load(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	return r
+	return r, nil
 }
 
 // start starts containerd with settings of its own.

@@ -17,9 +17,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// remove ends the runtime and all that it still runs, and removes what it made
+// Close ends the runtime and all that it still runs, and removes what it made
 // on this machine: processes, mounts, network, folders.
-func (r *Runtime) remove() error {
+func (r *Runtime) Close() error {
 	err := r.removePods()
 	err = errors.Join(err, r.Kill()) // whoever starts processes goes before them
 	for range 100 {

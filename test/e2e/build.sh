@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds e2e.test, Kubernetes' conformance suite, and the kubectl that its specs
-# run, of the release in the module file beside this script:
+# Builds e2e.test, Kubernetes' conformance suite, the kubectl that its specs run,
+# and the programs of their images, of the release in the module file beside this
+# script:
 #   build.sh FOLDER
 # Cold, on two cores, this takes about a quarter of an hour.
 set -eu
@@ -15,3 +16,7 @@ done
 export GOWORK=off
 go test -c -ldflags "$flags" -o "$out/e2e.test" k8s.io/kubernetes/test/e2e
 go build -ldflags "$flags" -o "$out/kubectl" k8s.io/kubernetes/cmd/kubectl
+export CGO_ENABLED=0
+go build -ldflags "$flags" -o "$out/agnhost" k8s.io/kubernetes/test/images/agnhost
+go build -ldflags "$flags" -o "$out/nnp" k8s.io/kubernetes/test/images/nonewprivs
+install -m 644 "$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)"/test/images/agnhost/porter/localhost.* "$out"

@@ -22,6 +22,8 @@ var (
 	bin    = flag.String("bin", "", "a folder with e2e.test and kubectl; built when empty")
 	binary = flag.String("setpoint", "", "the setpoint to judge; built when empty")
 	lists  = flag.String("specs", "no-node,fake-node,need-api,need-controllers", "the lists in specs/ to run")
+	group  = flag.String("group", "need-node", "the lists in specs/ to run on a node with containers; none when empty")
+	work   = flag.String("work", "", "a folder for what the images are made of, to be used again")
 	only   = flag.String("only", "", "run only specs whose name matches")
 	except = flag.String("except", "", "run no specs whose name matches")
 	out    = flag.String("out", "", "a folder to keep logs and reports in; none are kept when empty")
@@ -62,7 +64,35 @@ const ready = `{"status": {
 }}`
 
 func TestSpecsThatNeedNoNodePass(t *testing.T) {
-	files := strings.Split(*lists, ",")
+	specs := chosen(t, *lists)
+	tools := built(t)
+	// The node that is shown runs nothing, so nothing must be put on it.
+	kubeconfig := serve(t, "server", "--scheduler=false")
+	show(t, filepath.Join(tools, "kubectl"), kubeconfig)
+	keep(t, filepath.Join(tools, "kubectl"), kubeconfig)
+	judge(t, tools, kubeconfig, specs, "--allowed-not-ready-nodes=-1", "--minStartupPods=0", "--num-nodes=0")
+}
+
+func TestSpecsThatNeedANodePass(t *testing.T) {
+	specs := chosen(t, *group)
+	if os.Geteuid() != 0 {
+		t.Skip("a node with containerd needs root")
+	}
+	tools := built(t)
+	runtime := containerd(t, tools)
+	logs := t.TempDir()
+	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", filepath.Join(logs, "node"))
+	judge(t, tools, kubeconfig, specs, "--minStartupPods=0")
+}
+
+// chosen are the specs of lists that are to be run; the test is skipped when
+// there are none.
+func chosen(t *testing.T, lists string) []string {
+	t.Helper()
+	if lists == "" {
+		t.Skip("no lists were given")
+	}
+	files := strings.Split(lists, ",")
 	for i, name := range files {
 		files[i] = filepath.Join("specs", name+".txt")
 	}
@@ -77,14 +107,32 @@ func TestSpecsThatNeedNoNodePass(t *testing.T) {
 			kept = append(kept, s)
 		}
 	}
-	specs = kept
-	tools := built(t)
-	kubeconfig := serve(t)
-	show(t, filepath.Join(tools, "kubectl"), kubeconfig)
-	keep(t, filepath.Join(tools, "kubectl"), kubeconfig)
+	if len(kept) == 0 {
+		t.Skip("no spec was chosen")
+	}
+	return kept
+}
+
+// containerd runs one that has the images of the specs, and returns its socket.
+func containerd(t *testing.T, tools string) string {
+	t.Helper()
+	folder := *work
+	if folder == "" {
+		folder = t.TempDir()
+	}
+	program := filepath.Join(t.TempDir(), "images")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", program, "./test/images")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v: %s", err, out)
+	}
+	return started(t, exec.CommandContext(context.Background(), program, "-bin", tools, "-work", folder), ".sock")
+}
+
+// judge runs specs and fails the test with those that do not pass.
+func judge(t *testing.T, tools, kubeconfig string, specs []string, extra ...string) {
+	t.Helper()
 	r := &e2e.Runner{
-		E2E: filepath.Join(tools, "e2e.test"), Kubectl: filepath.Join(tools, "kubectl"), Kubeconfig: kubeconfig, Out: *out,
-		Extra: []string{"--allowed-not-ready-nodes=-1", "--minStartupPods=0", "--num-nodes=0"},
+		E2E: filepath.Join(tools, "e2e.test"), Kubectl: filepath.Join(tools, "kubectl"), Kubeconfig: kubeconfig, Out: *out, Extra: extra,
 		Procs: *procs, Batch: *batch, Bound: *bound, Progress: os.Stdout,
 	}
 	if r.Out == "" {
@@ -120,8 +168,9 @@ func built(t *testing.T) string {
 	return dir
 }
 
-// serve starts a control plane and returns the path of its kubeconfig.
-func serve(t *testing.T) string {
+// serve starts a control plane by a command and returns the path of its
+// kubeconfig.
+func serve(t *testing.T, command string, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	program := *binary
@@ -133,28 +182,34 @@ func serve(t *testing.T) string {
 		}
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	// Not with the test's context, which would kill it: it is asked to end. The node
-	// that is shown runs nothing, so nothing must be put on it.
-	server := exec.CommandContext(context.Background(), program, "server", "--scheduler=false",
-		"--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--advertise-address", advertised, "--kubeconfig", kubeconfig)
-	said, err := server.StdoutPipe()
+	args = append([]string{command, "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--advertise-address", advertised, "--kubeconfig", kubeconfig}, args...)
+	started(t, exec.CommandContext(context.Background(), program, args...), "ready")
+	return kubeconfig
+}
+
+// started runs a program until the test ends, and returns the line in which it
+// says that it is ready. It does not have the test's context, which would kill
+// it: it is asked to end.
+func started(t *testing.T, program *exec.Cmd, ready string) string {
+	t.Helper()
+	said, err := program.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Stderr = os.Stderr
-	if err := server.Start(); err != nil {
+	program.Stderr = os.Stderr
+	if err := program.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = server.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = server.Wait()
+		_ = program.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = program.Wait()
 	})
 	for lines := bufio.NewScanner(said); lines.Scan(); {
-		if strings.Contains(lines.Text(), "ready") {
-			return kubeconfig
+		if strings.Contains(lines.Text(), ready) {
+			return lines.Text()
 		}
 	}
-	t.Fatal("the server ended before it was ready")
+	t.Fatalf("%s ended before it was ready", filepath.Base(program.Path))
 	return ""
 }
 
