@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -67,6 +68,20 @@ func TestPods(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestWithoutSwap(t *testing.T) {
+	for _, unified := range []bool{false, true} {
+		r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 20, Unified: map[string]string{"memory.oom.group": "1"}}
+		withoutSwap(r, unified)
+		want := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 1 << 20, Unified: map[string]string{"memory.oom.group": "1"}}
+		if unified {
+			want.MemorySwapLimitInBytes, want.Unified["memory.swap.max"] = 0, "0"
+		}
+		if r.String() != want.String() {
+			t.Errorf("got %v, want %v", r, want)
+		}
 	}
 }
 

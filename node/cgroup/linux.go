@@ -53,7 +53,21 @@ func Linux(pod *corev1.Pod, c *corev1.Container, node corev1.ResourceList) *runt
 		// The processes of a container depend on each other, so they go together.
 		out.Unified = map[string]string{"memory.oom.group": "1"}
 	}
+	if swapLimited() {
+		withoutSwap(out, Unified())
+	}
 	return out
+}
+
+// withoutSwap keeps a container from being swapped out, so that its limit of
+// memory means what it says.
+func withoutSwap(r *runtimeapi.LinuxContainerResources, unified bool) {
+	if unified {
+		r.Unified["memory.swap.max"] = "0"
+		return
+	}
+	// Memory and swap together: as much as memory alone.
+	r.MemorySwapLimitInBytes = r.MemoryLimitInBytes
 }
 
 // hugePages limits pages of every size that the host has; a container gets none

@@ -38,6 +38,24 @@ var pageSizes = sync.OnceValue(func() []string {
 	return sizes
 })
 
+// swapLimited reports whether the kernel can limit swap.
+var swapLimited = sync.OnceValue(func() bool {
+	if !Unified() {
+		return exists(filepath.Join(top, "memory", "memory.memsw.limit_in_bytes"))
+	}
+	// The top group has no limits, so this process' own is asked.
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(own)) {
+		if group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return exists(filepath.Join(top, group, "memory.swap.max"))
+		}
+	}
+	return false
+})
+
 // mayLower reports whether this process may make others less likely to be
 // killed than itself.
 var mayLower = sync.OnceValue(func() bool {

@@ -7,6 +7,8 @@ func Unified() bool { return false }
 
 func pageSizes() []string { return nil }
 
+func swapLimited() bool { return false }
+
 func allowed(score int64) int64 { return score }
 
 func writable(string) map[string]string { return nil }
