@@ -116,13 +116,6 @@ func TestTree(t *testing.T) {
 	if len(tree.mounts) == 0 {
 		t.Skip("groups cannot be made here: this needs root and writable hierarchies")
 	}
-	t.Cleanup(func() {
-		for _, mount := range tree.mounts {
-			if err := removeGroup(filepath.Join(mount, under)); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	pod := read(t, `{containers: [{name: a, resources: {requests: {cpu: 500m}, limits: {memory: 64Mi}}}]}`)
 	if err := tree.Balance([]*corev1.Pod{pod}, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")}); err != nil {
 		t.Fatal(err)
@@ -155,6 +148,7 @@ func TestTree(t *testing.T) {
 	if diff := cmp.Diff([]types.UID{"1234-abcd"}, tree.Known()); diff != "" {
 		t.Error(diff)
 	}
+	tree.Clear() // the pod's group is still there
 	for range 2 {
 		if err := tree.Remove(pod.UID); err != nil {
 			t.Fatal(err)
@@ -162,5 +156,11 @@ func TestTree(t *testing.T) {
 	}
 	if got := tree.Known(); len(got) != 0 {
 		t.Errorf("%v is left", got)
+	}
+	tree.Clear()
+	for _, mount := range tree.places() {
+		if _, err := os.Stat(filepath.Join(mount, under)); err == nil {
+			t.Errorf("%s is left in %s", under, mount)
+		}
 	}
 }

@@ -1,8 +1,10 @@
 package cgroup
 
 import (
+	"maps"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +29,10 @@ type Tree struct {
 	// mounts are the places of hierarchies by controller: one for each on
 	// version 1, all the same on version 2. There are none where no group can
 	// be made.
-	mounts  map[string]string
+	mounts map[string]string
+	// others are hierarchies without limits, where runtimes put containers all
+	// the same.
+	others  []string
 	unified bool
 }
 
@@ -36,7 +41,7 @@ type Tree struct {
 func Open(cfg Config) *Tree {
 	t := &Tree{cfg: cfg, unified: Unified()}
 	if !cfg.Systemd {
-		t.mounts = writable(path.Join(cfg.Under, Root))
+		t.mounts, t.others = writable(path.Join(cfg.Under, Root))
 	}
 	return t
 }
@@ -84,12 +89,7 @@ func (t *Tree) set(name string, r *runtimeapi.LinuxContainerResources) error {
 	if t.unified {
 		values = version2(r)
 	}
-	done := map[string]bool{}
-	for _, mount := range t.mounts {
-		if done[mount] {
-			continue
-		}
-		done[mount] = true
+	for _, mount := range slices.Compact(slices.Sorted(maps.Values(t.mounts))) {
 		if err := makeGroup(mount, path.Join(t.cfg.Under, name), t.unified); err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (t *Tree) set(name string, r *runtimeapi.LinuxContainerResources) error {
 // processes are in it, and does nothing when there is none.
 func (t *Tree) Remove(uid types.UID) error {
 	for _, class := range classes {
-		for _, mount := range t.mounts {
+		for _, mount := range t.places() {
 			if err := removeGroup(filepath.Join(mount, t.cfg.Under, named(class, uid))); err != nil {
 				return err
 			}
@@ -122,11 +122,23 @@ func (t *Tree) Remove(uid types.UID) error {
 	return nil
 }
 
+// Clear removes the groups of classes and of all pods, where they are empty, for
+// a node that ends and leaves no pods. It does not wait for those that are not.
+func (t *Tree) Clear() {
+	for _, mount := range t.places() {
+		for _, name := range []string{ofClass(corev1.PodQOSBestEffort), ofClass(corev1.PodQOSBurstable), Root, "."} {
+			if group := path.Join(t.cfg.Under, name); group != "." {
+				removeEmpty(filepath.Join(mount, group))
+			}
+		}
+	}
+}
+
 // Known returns the pods that have groups.
 func (t *Tree) Known() []types.UID {
 	seen := map[types.UID]bool{}
 	var uids []types.UID
-	for _, mount := range t.mounts {
+	for _, mount := range t.places() {
 		for _, class := range classes {
 			found, _ := filepath.Glob(filepath.Join(mount, t.cfg.Under, ofClass(class), "pod*"))
 			for _, dir := range found {
@@ -139,6 +151,13 @@ func (t *Tree) Known() []types.UID {
 		}
 	}
 	return uids
+}
+
+// places are all hierarchies, each once.
+func (t *Tree) places() []string {
+	all := slices.Concat(slices.Collect(maps.Values(t.mounts)), t.others)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 var classes = []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}

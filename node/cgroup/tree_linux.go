@@ -84,16 +84,16 @@ func allowed(score int64) int64 {
 var controllers = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "io", "pids", "hugetlb", "net_cls", "net_prio", "perf_event", "rdma", "misc"}
 
 // writable finds the hierarchies where a group of this name can be made: all of
-// them or none.
-func writable(name string) map[string]string {
+// those with limits or none; and those without limits.
+func writable(name string) (mounts map[string]string, others []string) {
 	if os.Geteuid() != 0 {
-		return nil
+		return nil, nil
 	}
-	mounts := map[string]string{}
+	mounts = map[string]string{}
 	if Unified() {
 		have, err := os.ReadFile(filepath.Join(top, "cgroup.controllers"))
 		if err != nil {
-			return nil
+			return nil, nil
 		}
 		for c := range strings.FieldsSeq(string(have)) {
 			mounts[c] = top
@@ -101,25 +101,33 @@ func writable(name string) map[string]string {
 	} else {
 		infos, err := mount.ParseMountInfo("/proc/self/mountinfo")
 		if err != nil {
-			return nil
+			return nil, nil
 		}
 		for _, info := range infos {
-			if info.FsType != "cgroup" {
-				continue
-			}
-			for _, option := range info.SuperOptions {
-				if held := mounts[option]; slices.Contains(controllers, option) && (held == "" || len(info.MountPoint) < len(held)) {
-					mounts[option] = info.MountPoint
-				}
+			limits := slices.ContainsFunc(info.SuperOptions, func(o string) bool { return slices.Contains(controllers, o) })
+			switch {
+			case info.FsType == "cgroup2" || info.FsType == "cgroup" && !limits:
+				others = append(others, info.MountPoint)
+			case info.FsType == "cgroup":
+				shortest(mounts, info)
 			}
 		}
 	}
 	for _, mount := range mounts {
 		if makeGroup(mount, name, Unified()) != nil {
-			return nil
+			return nil, nil
 		}
 	}
-	return mounts
+	return mounts, others
+}
+
+// shortest takes a hierarchy for its controllers, unless they have a shorter path.
+func shortest(mounts map[string]string, info mount.MountInfo) {
+	for _, c := range info.SuperOptions {
+		if held := mounts[c]; slices.Contains(controllers, c) && (held == "" || len(info.MountPoint) < len(held)) {
+			mounts[c] = info.MountPoint
+		}
+	}
 }
 
 // makeGroup makes a group and those above it, and lets each pass on what it has.
@@ -202,6 +210,9 @@ func exists(file string) bool {
 	_, err := os.Lstat(file)
 	return err == nil
 }
+
+// removeEmpty removes a group in which there is nothing.
+func removeEmpty(dir string) { _ = unix.Rmdir(dir) }
 
 // removeGroup removes a group and those below it, the lowest first.
 func removeGroup(dir string) error {

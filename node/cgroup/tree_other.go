@@ -11,10 +11,12 @@ func swapLimited() bool { return false }
 
 func allowed(score int64) int64 { return score }
 
-func writable(string) map[string]string { return nil }
+func writable(string) (map[string]string, []string) { return nil, nil }
 
 func makeGroup(string, string, bool) error { return nil }
 
 func writeValue(string, string) error { return nil }
 
 func removeGroup(string) error { return nil }
+
+func removeEmpty(string) {}
