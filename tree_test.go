@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"app":        {"admission", "api", "client", "controller", "pki", "crd", "kinds", "metrics", "node", "patch", "scheduler", "server", "store", "watch"},
 	"initclient": {},
 	"examples":   {"initclient"},
-	"cli":        {"admission", "app", "envtest", "server"},
+	"cli":        {"admission", "app", "envtest", "node", "server"},
 	"cmd":        {"cli"},
 	"test":       {"app", "store", "watch"},
 

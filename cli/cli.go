@@ -9,10 +9,13 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"setpoint.dev/setpoint/node/process"
 )
 
 // Main runs the command that the arguments name and returns the exit code.
 func Main() int {
+	process.Main() // a container's supervisor is this binary, too
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{
