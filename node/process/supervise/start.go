@@ -49,7 +49,7 @@ func Start(ctx context.Context, spec Spec) error {
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{Name, spec.Dir}, Dir: "/",
 		// One thread of Go is enough to copy output.
-		Env:    []string{"GOMAXPROCS=1", "GOGC=50"},
+		Env:    []string{"GOMAXPROCS=1", "GOGC=50", outside + "=" + namespace()},
 		Stderr: stderr, ExtraFiles: []*os.File{write, lock},
 		SysProcAttr: spec.attributes(),
 	}
@@ -110,12 +110,33 @@ func (s *Spec) attributes() *syscall.SysProcAttr {
 	return a
 }
 
+// outside is the variable that tells a supervisor which mount namespace it must
+// not touch: that of whoever started it.
+const outside = "SETPOINT_OUTSIDE"
+
+// namespace names the mount namespace of this process.
+func namespace() string {
+	name, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// separate says whether this process has a mount namespace of its own.
+func separate() error {
+	if from := os.Getenv(outside); from == "" || from == namespace() {
+		return errors.New("the mounts of this process are not its own")
+	}
+	return nil
+}
+
 // Probe says whether containers may have mounts of their own here, by trying:
 // with the rights of this process, or in a user namespace.
 func Probe(ctx context.Context, user bool) error {
 	s := Spec{Root: &rootfs.Plan{User: user}}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args, cmd.Env, cmd.SysProcAttr = []string{Name, probeArg}, []string{}, s.attributes()
+	cmd.Args, cmd.Env, cmd.SysProcAttr = []string{Name, probeArg}, []string{outside + "=" + namespace()}, s.attributes()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("mounts: %w %s", err, strings.TrimSpace(string(out)))

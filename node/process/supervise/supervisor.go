@@ -31,7 +31,10 @@ func Main() {
 		return
 	}
 	if os.Args[1] == probeArg {
-		err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		err := separate()
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
 		if err == nil {
 			err = unix.Mount("tmpfs", "/proc", "tmpfs", 0, "")
 		}
@@ -126,6 +129,9 @@ func begin(dir string) (*supervisor, error) {
 func (s *supervisor) view() error {
 	at := "/"
 	if s.spec.Root != nil {
+		if err := separate(); err != nil {
+			return err
+		}
 		if err := rootfs.Build(*s.spec.Root); err != nil {
 			return err
 		}
