@@ -100,6 +100,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *runtimeapi.StartConta
 	}
 	c.ops.Lock()
 	defer c.ops.Unlock()
+	r.await(c)
 	r.mu.Lock()
 	state, s := c.state(), r.sandboxes[c.Sandbox]
 	ready := s != nil && s.ready()
@@ -179,22 +180,23 @@ func (r *Runtime) watch(c *container) {
 		if r.life.Err() != nil {
 			return
 		}
-		r.mu.Lock()
-		unknown := c.started == nil
-		r.mu.Unlock()
-		if unknown {
-			r.await(c)
-		}
+		r.await(c)
 		if supervise.Wait(r.life, c.dir) == nil {
 			r.settle(c)
 		}
 	})
 }
 
-// await waits until a supervisor that was met on the way says that its container
-// has started.
+// await waits until a supervisor that an earlier runtime met its end with says
+// that its container has started.
 func (r *Runtime) await(c *container) {
-	for supervise.Alive(c.dir) && r.life.Err() == nil {
+	for r.life.Err() == nil {
+		r.mu.Lock()
+		known := c.started != nil || c.exit != nil
+		r.mu.Unlock()
+		if known || !supervise.Alive(c.dir) {
+			return
+		}
 		if started, err := supervise.ReadStarted(c.dir); err == nil {
 			r.mu.Lock()
 			c.started = started
@@ -334,6 +336,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCon
 func (r *Runtime) remove(ctx context.Context, c *container) error {
 	c.ops.Lock()
 	defer c.ops.Unlock()
+	r.await(c)
 	if err := r.stop(ctx, c, 0); err != nil {
 		return err
 	}

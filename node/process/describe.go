@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"setpoint.dev/setpoint/node/process/cgroup"
 	"setpoint.dev/setpoint/node/process/image"
 	"setpoint.dev/setpoint/node/process/inside"
 	"setpoint.dev/setpoint/node/process/rootfs"
@@ -49,7 +50,7 @@ func (r *Runtime) describe(s *sandbox, c *container) error {
 		c.Spec.Log = filepath.Join(dir, file)
 	}
 	// Compat: a parent that is not given is one of ours, as with other runtimes.
-	c.Group = path.Join("/", cmp.Or(s.Config.P.GetLinux().GetCgroupParent(), "setpoint"), c.ID)
+	c.Group = path.Join("/", cmp.Or(s.Config.P.GetLinux().GetCgroupParent(), cgroup.Own), c.ID)
 	if c.StopSignal, err = stopSignal(config, im.Process); err != nil {
 		return err
 	}
@@ -100,6 +101,10 @@ func signalNumber(name string) (int, bool) {
 	switch name {
 	case "CLD":
 		return int(unix.SIGCHLD), true
+	case "POLL":
+		return int(unix.SIGIO), true
+	case "IOT":
+		return int(unix.SIGABRT), true
 	case "RTMIN":
 		return realTimeMin, true
 	case "RTMAX":

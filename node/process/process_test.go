@@ -22,6 +22,9 @@ import (
 
 func TestMain(m *testing.M) {
 	process.Main()
+	if dir := os.Getenv(serveEnv); dir != "" {
+		serve(dir)
+	}
 	os.Exit(m.Run())
 }
 
@@ -125,7 +128,7 @@ func TestContractUnprivileged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestContract runs without rights already")
 	}
-	unprivileged(t, "TestContract$|TestContractImage$")
+	unprivileged(t, "TestContract$|TestContractImage$|TestSupervisorKilled$|TestKilledContract$")
 }
 
 // nobody is a user without rights.

@@ -206,6 +206,7 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 func (r *Runtime) stopAfterStart(ctx context.Context, c *container) error {
 	c.ops.Lock()
 	defer c.ops.Unlock()
+	r.await(c)
 	return r.stop(ctx, c, 0)
 }
 

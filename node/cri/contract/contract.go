@@ -33,6 +33,8 @@ type Subject struct {
 	Image string
 	// Restart kills the runtime and starts it anew; nil if that cannot be done.
 	Restart func(t *testing.T)
+	// Only is the one test to run; empty for all.
+	Only string
 	// Lacks says what the runtime is not able to do, and why, by the test's name.
 	Lacks map[string]string
 }
@@ -85,6 +87,9 @@ func Run(t *testing.T, s Subject) {
 		{"images", images},
 		{"checkpoint", checkpoint},
 	} {
+		if s.Only != "" && s.Only != test.name {
+			continue
+		}
 		t.Run(strings.ReplaceAll(test.name, " ", "-"), func(t *testing.T) {
 			if why := s.Lacks[test.name]; why != "" {
 				t.Skipf("%s: %s", s.Name, why)

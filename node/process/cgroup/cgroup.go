@@ -84,9 +84,22 @@ func (h *Hierarchy) Version() int {
 	return 1
 }
 
+// Own is the group that those lie in who are told no other. It goes with the last
+// of them.
+const Own = "setpoint"
+
 // Create makes a group and those above it. A group that cannot be made in whole
 // is not made.
 func (h *Hierarchy) Create(path string) (*Group, error) {
+	g, err := h.create(path)
+	// The group above may just have gone with its last.
+	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 10; try++ {
+		g, err = h.create(path)
+	}
+	return g, err
+}
+
+func (h *Hierarchy) create(path string) (*Group, error) {
 	path = filepath.Clean("/" + path)
 	if h.unified != "" {
 		dir := filepath.Join(h.unified, path)
@@ -213,6 +226,9 @@ func (g *Group) Remove() error {
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove control group %s: %w", dir, err))
+		}
+		if above := filepath.Dir(dir); filepath.Base(above) == Own {
+			_ = unix.Rmdir(above) // it stays while there are others in it
 		}
 	}
 	return errors.Join(errs...)
