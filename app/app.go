@@ -53,6 +53,7 @@ import (
 	"setpoint.dev/setpoint/server/rest"
 	"setpoint.dev/setpoint/server/route"
 	"setpoint.dev/setpoint/server/serviceip"
+	"setpoint.dev/setpoint/server/usage"
 	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/store/engine"
 	"setpoint.dev/setpoint/store/engine/embedded"
@@ -125,6 +126,9 @@ type Config struct {
 	// PretendNode adds a node on which pods become ready without being run. They
 	// get there by the scheduler.
 	PretendNode bool
+	// MetricsAPI serves metrics.k8s.io, as metrics-server does elsewhere: what nodes and
+	// pods use.
+	MetricsAPI bool
 	// NodeAccess says how the servers of nodes are reached.
 	NodeAccess NodeAccess
 	// Nodes says how long nodes may be silent, and how fast they are given up.
@@ -258,6 +262,7 @@ func (a *App) build(ctx context.Context) error {
 	a.plane, a.counts, a.drained = store.Main, metrics.New(), make(chan struct{})
 	a.builtin = kinds.Builtin(kinds.Deps{
 		Authorizer: authorizer.AuthorizerFunc(a.allows), JoinServices: serviceip.New(serviceip.Config{NodePorts: a.cfg.NodePorts}).Join, JoinDefinitions: crd.Join,
+		Metrics: a.cfg.MetricsAPI,
 	})
 	if err := a.openAudit(); err != nil {
 		return err
@@ -330,6 +335,9 @@ func (a *App) buildPlane(ctx context.Context) error {
 		Store: a.store, Plane: a.plane, Hub: a.hub, Kinds: all, Admission: chain, Authorizer: a.may, Rules: a.may, Tokens: a.who, Issuer: a.issuer,
 		Drain: a.drained, Guard: authz.NewGuard(roles, a.may), Watched: a.counts.Events, Initializers: a.cfg.Initializers, Health: health, Initialized: a.counts.Initialized,
 		Streams: streams,
+	}
+	if streams != nil {
+		cfg.Usage = usage.New(objects, streams, a.cfg.Logger)
 	}
 	if a.main != nil {
 		cfg.Like = a.main.rest

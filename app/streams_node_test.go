@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,8 @@ type site struct {
 	client kubernetes.Interface
 	// said is what the node's log says while it is followed.
 	said chan string
+	// counted is how often the node was asked what is used.
+	counted atomic.Int64
 
 	node, pod, podTLS *httptest.Server
 }
@@ -47,7 +50,7 @@ type site struct {
 func startSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{said: make(chan string)}
-	s.Plane = apptest.StartOn(t, app.Config{Data: app.Memory, NodeAccess: app.NodeAccess{Dial: s.dial}})
+	s.Plane = apptest.StartOn(t, app.Config{Data: app.Memory, NodeAccess: app.NodeAccess{Dial: s.dial}, MetricsAPI: true})
 	cert, err := s.Authority.IssueServing("system:node:n1", []string{"system:nodes"}, []string{nodeIP, "n1"})
 	if err != nil {
 		t.Fatal(err)
@@ -190,6 +193,7 @@ func (s *site) nodeHandler() http.Handler {
 		}
 		portforward.ServePortForward(w, r, shell{}, r.PathValue("pod"), "", opts, time.Minute, time.Minute, portforward.SupportedProtocols)
 	})
+	mux.HandleFunc("/stats/summary", s.nodeStats)
 	mux.HandleFunc("/", page)
 	return mux
 }

@@ -306,7 +306,7 @@ func TestProxies(t *testing.T) {
 		{"a service without endpoints", "GET", services + "nowhere:plain/proxy/a", 404, `services \"nowhere\" not found`},
 		{"no such service", "GET", services + "x:80/proxy/a", 404, `services \"x\" not found`},
 		{"a node", "GET", "/api/v1/nodes/n1/proxy/pods?a=b", 200, `GET /pods?a=b by "": `},
-		{"a node's port", "GET", "/api/v1/nodes/n1:10250/proxy/stats/summary", 200, `GET /stats/summary by "": `},
+		{"a node's port", "GET", "/api/v1/nodes/n1:10250/proxy/configz", 200, `GET /configz by "": `},
 		{"no such node", "GET", "/api/v1/nodes/x/proxy/pods", 404, `nodes \"x\" not found`},
 		{"a dry run", "GET", podPath("web", "proxy/a?dryRun=All"), 400, "dryRun is not supported"},
 	} {

@@ -44,6 +44,7 @@ func serverCommand(name string) *cobra.Command {
 	requestFlags(c, &r.cfg)
 	servingFlags(c, &r.cfg)
 	nodeAccessFlags(c, &r.cfg.NodeAccess)
+	f.BoolVar(&r.cfg.MetricsAPI, "metrics-api", true, "serve metrics.k8s.io: what nodes and pods use")
 	initializerFlags(c, &r.cfg)
 	accessFlags(c, &r.cfg.Access)
 	admissionFlags(c, &r.cfg.Admission)

@@ -44,6 +44,9 @@ type Deps struct {
 	// JoinDefinitions is the Join of custom resource definitions; without one
 	// they are never established.
 	JoinDefinitions func(ctx context.Context, w Write) ([]Companion, error)
+	// Metrics says that there is also what nodes and pods use, which
+	// kube-apiserver leaves to others.
+	Metrics bool
 }
 
 // Builtin returns the kinds that kube-apiserver 1.36 serves by default, in the
@@ -53,8 +56,7 @@ type Deps struct {
 // do not have: it needs the rules in force, which are not known here.
 func Builtin(d Deps) *List {
 	d.fill()
-	var all []*Resource
-	for _, g := range []group{
+	groups := []group{
 		coreGroup(d),
 		apiregistrationGroup(),
 		appsGroup(),
@@ -77,7 +79,12 @@ func Builtin(d Deps) *List {
 		resourceGroup(d),
 		flowcontrolGroup(),
 		storagemigrationGroup(),
-	} {
+	}
+	if d.Metrics {
+		groups = append(groups, metricsGroup())
+	}
+	var all []*Resource
+	for _, g := range groups {
 		for _, r := range g.rows {
 			all = append(all, r.resource(g))
 		}

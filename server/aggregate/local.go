@@ -53,6 +53,7 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "resource.k8s.io", Version: "v1"}:                    {16200, 21},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}:       {16100, 21},
 	{Group: "storagemigration.k8s.io", Version: "v1beta1"}:       {15800, 9},
+	{Group: kinds.MetricsGroup, Version: "v1beta1"}:              {100, 100},
 }
 
 // priority is a place in discovery, which APIServices themselves lead.
@@ -103,8 +104,12 @@ func Local(list *kinds.List) []*apiregistrationv1.APIService {
 		if !ok {
 			continue
 		}
+		labels := map[string]string{Managed: onStart}
+		if gv.Group == kinds.MetricsGroup {
+			labels = nil // who brings a metrics-server may have it for good
+		}
 		all = append(all, &apiregistrationv1.APIService{
-			ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{Managed: onStart}},
+			ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: labels},
 			Spec: apiregistrationv1.APIServiceSpec{
 				Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: p.group, VersionPriority: p.version,
 			},

@@ -138,11 +138,17 @@ func (c *call) nothingRuns() error {
 			return err
 		}
 	}
-	where := fmt.Sprintf("plane %s", c.info.Plane)
-	if c.At != 0 {
-		where = "the past"
-	} else if c.info.Plane == store.Main {
-		where = "this server"
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("no node serves %s %q: %s", c.resource.Singular, c.info.Name, c.notRunning()))
+}
+
+// notRunning says where nothing runs.
+func (c *call) notRunning() string {
+	switch {
+	case c.At != 0:
+		return "nothing runs in the past"
+	case c.info.Plane == store.Main:
+		return "nothing runs on this server"
+	default:
+		return "nothing runs in plane " + c.info.Plane
 	}
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("no node serves %s %q: nothing runs in %s", c.resource.Singular, c.info.Name, where))
 }

@@ -39,6 +39,7 @@ import (
 	"setpoint.dev/setpoint/server/rest/turns"
 	"setpoint.dev/setpoint/server/route"
 	nodes "setpoint.dev/setpoint/server/stream"
+	"setpoint.dev/setpoint/server/usage"
 	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/watch"
 )
@@ -67,6 +68,8 @@ type Config struct {
 	}
 	// Issuer makes service account tokens.
 	Issuer *authn.Issuer
+	// Usage knows what nodes and pods use; nil where nothing runs.
+	Usage *usage.Usage
 	// Streams reaches nodes and what runs there; nil where nothing runs.
 	Streams *nodes.Streams
 	// Watched finds the counter of a resource's watch events; nil counts none.

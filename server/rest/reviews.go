@@ -18,10 +18,15 @@ import (
 	"k8s.io/kubernetes/pkg/apis/authorization"
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
 	"k8s.io/kubernetes/pkg/registry/authorization/util"
+
+	"setpoint.dev/setpoint/kinds"
 )
 
 // virtual answers for kinds that are asked, not stored.
 func (c *call) virtual() error {
+	if c.resource.Group == kinds.MetricsGroup {
+		return c.used()
+	}
 	if c.info.Verb != "create" {
 		return c.componentStatus()
 	}

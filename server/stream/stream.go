@@ -20,7 +20,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -132,6 +134,26 @@ func (s *Streams) GetConnectionInfo(ctx context.Context, name types.NodeName) (*
 		Scheme: "https", Hostname: host, Port: strconv.Itoa(port), NodeFeatures: node.Status.DeclaredFeatures,
 		Transport: s.nodes, InsecureSkipTLSVerifyTransport: s.careless,
 	}, nil
+}
+
+// Get asks the server of a node for a path, and returns what it answers.
+func (s *Streams) Get(ctx context.Context, node, path string) (io.ReadCloser, error) {
+	on, err := s.GetConnectionInfo(ctx, types.NodeName(node))
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, on.Scheme+"://"+net.JoinHostPort(on.Hostname, on.Port)+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := on.Transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, errors.Join(fmt.Errorf("node %s answers %s with %s", node, path, answer.Status), answer.Body.Close())
+	}
+	return answer.Body, nil
 }
 
 // get finds an object of the core group in its only version. Compat: one that is
