@@ -375,7 +375,7 @@ func (a *App) door(objects *rest.Handler, all func() *kinds.List) server.Config 
 	return server.Config{
 		REST: objects, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), OpenAPI: openapi.New(all, server.Version()),
 		Elsewhere: func(string) http.Handler { return nil }, Placements: http.HandlerFunc(a.servePlacements), Authn: a.who, Authz: a.may, Issuer: a.issuer, Logger: a.cfg.Logger,
-		Certificate: a.certificate, Drained: a.drained, EndAtOnce: a.cfg.EndAtOnce,
+		Certificate: a.certificate, Self: pki.IsNodeClient, Drained: a.drained, EndAtOnce: a.cfg.EndAtOnce,
 		Audit: a.audit, Metrics: a.counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	}
 }

@@ -30,6 +30,8 @@ import (
 const (
 	nodeIP = "192.0.2.10"
 	podIP  = "192.0.2.20"
+	// serviceIP is one of the control plane's own.
+	serviceIP = "10.0.0.1"
 )
 
 // site is a control plane with a node and a pod behind it, which are servers of
@@ -74,6 +76,9 @@ func startSite(t *testing.T) *site {
 
 // dial leads to the test's servers by port.
 func (s *site) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if address == serviceIP+":10250" {
+		return (&net.Dialer{}).DialContext(ctx, network, strings.TrimPrefix(s.URL, "https://"))
+	}
 	to := map[string]*httptest.Server{nodeIP + ":10250": s.node, podIP + ":8080": s.pod, podIP + ":8443": s.podTLS}[address]
 	if to == nil {
 		return nil, fmt.Errorf("nobody is at %s", address)

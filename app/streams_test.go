@@ -435,6 +435,23 @@ func TestNobodyVouchesForANode(t *testing.T) {
 	}
 }
 
+// TestTheServerDoesNotAskItself has a node at an address of the server, which shows
+// nodes a certificate that may do everything.
+func TestTheServerDoesNotAskItself(t *testing.T) {
+	s := startSite(t)
+	node, err := s.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: serviceIP}}
+	if _, err := s.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := ask(t, s.Config, http.MethodGet, "/api/v1/nodes/n1/proxy/api/v1/secrets"); code != 401 {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
 // TestNothingRunsInForks: their nodes are main's, where other rules hold.
 func TestNothingRunsInForks(t *testing.T) {
 	s := startSite(t)

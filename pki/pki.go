@@ -169,6 +169,9 @@ func (a *Authority) NodeClient() (*tls.Certificate, error) {
 	return a.current(&a.nodeClient, nodeClientFile, a.issueNodeClient)
 }
 
+// IsNodeClient says that a certificate is one that the server shows to nodes.
+func IsNodeClient(cert *x509.Certificate) bool { return cert.Subject.CommonName == NodeClientUser }
+
 // current is a certificate in use, made anew when it is about to end.
 func (a *Authority) current(used **tls.Certificate, file string, issue func() (*pair, error)) (*tls.Certificate, error) {
 	a.mu.Lock()

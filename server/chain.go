@@ -230,6 +230,9 @@ func (s *Server) identify(a *answer, r *http.Request) (*http.Request, error) {
 	if caller := client.Caller(r.Context()); caller != nil {
 		return r.WithContext(request.WithUser(r.Context(), caller)), nil
 	}
+	if s.Self != nil && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && s.Self(r.TLS.PeerCertificates[0]) {
+		return nil, s.refuse(a, r, errors.New("the server asks itself"))
+	}
 	who, ok, err := s.Authn.AuthenticateRequest(r)
 	if err != nil || !ok {
 		return nil, s.refuse(a, r, err)

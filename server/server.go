@@ -64,6 +64,11 @@ type Config struct {
 	// Certificate is the server's; ClientCAs are who may vouch for clients.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	ClientCAs   *x509.CertPool
+	// Self says that a certificate is what this server shows to nodes, and nobody
+	// else; nil is for servers that reach none. Requests with it are refused: they
+	// come from this server by way of a Node that gives its address as the node's,
+	// and would have this server's rights.
+	Self func(*x509.Certificate) bool
 	// EndAtOnce closes connections as soon as no request is under way once the
 	// server is told to end. Otherwise clients of several streams are given a
 	// second to see that it goes.
