@@ -16,6 +16,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,11 +31,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cri "k8s.io/cri-api/pkg/apis"
 
 	"setpoint.dev/setpoint/client"
+	"setpoint.dev/setpoint/node/cgroup"
 	"setpoint.dev/setpoint/node/dns"
 	"setpoint.dev/setpoint/node/image"
 	"setpoint.dev/setpoint/node/observe"
@@ -56,9 +61,11 @@ type Data interface {
 	Release(ctx context.Context, uid types.UID) error
 	// Left are the pods of which something is left.
 	Left() ([]types.UID, error)
+	// Run keeps what pods refer to at hand until ctx ends.
+	Run(ctx context.Context) error
 }
 
-// Config says which node this is. Client, Name, Runtime, Images and Data are
+// Config says which node this is. Client, Name, Runtime, Images and Dir are
 // needed.
 type Config struct {
 	// Client asks as the node.
@@ -70,13 +77,18 @@ type Config struct {
 	Images  cri.ImageManagerService
 	// RuntimeName is what container IDs begin with, such as containerd.
 	RuntimeName string
-	// Data is what pods are given.
+	// Dir is the folder of everything that pods are given.
+	Dir string
+	// Cgroups says where pods' are.
+	Cgroups cgroup.Config
+	// Data is what pods are given; nil means what node/volume, node/env,
+	// node/source and node/cgroup make in Dir.
 	Data Data
-	// HostIPs are the node's addresses.
+	// HostIPs are the node's addresses; nil means none.
 	HostIPs func() []string
 	// DNS is where pods find names.
 	DNS dns.Config
-	// Logs is the folder of containers' logs.
+	// Logs is the folder of containers' logs; "" means logs in Dir.
 	Logs string
 	// Seccomp is the folder of profiles that pods name.
 	Seccomp string
@@ -96,6 +108,8 @@ type Agent struct {
 	events record.EventRecorder
 	pods   cache.SharedIndexInformer
 	node   cache.SharedIndexInformer
+	// services are those that containers are told of.
+	services cache.SharedIndexInformer
 
 	// admission is held by who decides whether there is room for a pod.
 	admission sync.Mutex
@@ -112,26 +126,48 @@ func New(cfg Config) *Agent {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	if cfg.HostIPs == nil {
+		cfg.HostIPs = func() []string { return nil }
+	}
+	if cfg.Logs == "" {
+		cfg.Logs = filepath.Join(cfg.Dir, "logs")
+	}
 	a := &Agent{cfg: cfg, workers: map[types.UID]*worker{}, writer: status.NewWriter(cfg.Client, cfg.Logger)}
-	a.probes = probe.New(probe.Config{Exec: cfg.Runtime, Expand: cfg.Data.Expand, Say: a.say, Changed: a.Wake})
-	cfg.DNS.Say = func(p *corev1.Pod, kind, reason, message string) { a.say(p, nil, kind, reason, message) }
-	a.runner = pod.NewRunner(pod.Config{
-		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler,
-		Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
-	})
 	a.pods = a.informer("spec.nodeName", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().Pods().Informer()
 	})
 	a.node = a.informer("metadata.name", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().Nodes().Informer()
 	})
+	a.services = a.informer("", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().Services().Informer()
+	})
+	if cfg.Data == nil {
+		cfg.Data = newData(a, cfg.Client, cfg.Logger)
+		a.cfg.Data = cfg.Data
+	}
+	a.probes = probe.New(probe.Config{Exec: cfg.Runtime, Expand: cfg.Data.Expand, Say: a.say, Changed: a.Wake})
+	cfg.DNS.Say = func(p *corev1.Pod, kind, reason, message string) { a.say(p, nil, kind, reason, message) }
+	a.runner = pod.NewRunner(pod.Config{
+		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler,
+		Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
+	})
 	return a
 }
 
-// informer is one that sees objects whose field is the node's name.
+// informer is one that sees objects whose field is the node's name; with no field,
+// all objects.
 func (a *Agent) informer(field string, of func(informers.SharedInformerFactory) cache.SharedIndexInformer) cache.SharedIndexInformer {
 	return of(informers.NewSharedInformerFactoryWithOptions(a.cfg.Client, 0, informers.WithTransform(client.WithoutOwnership),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector(field, a.cfg.Name).String() })))
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			if field != "" {
+				o.FieldSelector = fields.OneTermEqualSelector(field, a.cfg.Name).String()
+			}
+		})))
+}
+
+func (a *Agent) serviceLister() listers.ServiceLister {
+	return listers.NewServiceLister(a.services.GetIndexer())
 }
 
 // Run runs pods until ctx ends. It leaves them running.
@@ -150,8 +186,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.life = ctx
 	g.Go(func() error { return a.writer.Run(ctx) })
 	g.Go(func() error { return a.probes.Run(ctx) })
+	g.Go(func() error { return a.cfg.Data.Run(ctx) })
 	g.Go(func() error { a.node.RunWithContext(ctx); return nil })
-	if !cache.WaitForCacheSync(ctx.Done(), a.node.HasSynced) { // pods are judged by their node
+	g.Go(func() error { a.services.RunWithContext(ctx); return nil })
+	if !cache.WaitForCacheSync(ctx.Done(), a.node.HasSynced, a.services.HasSynced) { // pods are judged by the one and told of the others
 		return errors.Join(g.Wait())
 	}
 	g.Go(func() error { a.pods.RunWithContext(ctx); return nil })
@@ -288,6 +326,30 @@ func (a *Agent) others(uid types.UID) []*corev1.Pod {
 		}
 	}
 	return pods
+}
+
+// Pods are those that the node has taken, with their newest status.
+func (a *Agent) Pods() []*corev1.Pod {
+	a.mu.Lock()
+	all := slices.Collect(maps.Values(a.workers))
+	a.mu.Unlock()
+	var pods []*corev1.Pod
+	for _, w := range all {
+		if p := w.seen(); p != nil {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// Pod is one of them.
+func (a *Agent) Pod(namespace, name string) (*corev1.Pod, bool) {
+	for _, p := range a.Pods() {
+		if p.Namespace == namespace && p.Name == name {
+			return p, true
+		}
+	}
+	return nil, false
 }
 
 // self is the node, nil while it is not known.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	remote "k8s.io/cri-client/pkg"
 	"k8s.io/klog/v2"
 
@@ -27,35 +24,6 @@ import (
 )
 
 const nodeName = "here"
-
-// plainData gives containers what they declare word by word, and nothing else.
-type plainData struct{}
-
-func (plainData) Env(_ context.Context, _ *corev1.Pod, c *corev1.Container, _ []string) ([]*runtimeapi.KeyValue, error) {
-	var all []*runtimeapi.KeyValue
-	for _, e := range c.Env {
-		all = append(all, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
-	}
-	return all, nil
-}
-
-func (plainData) Mounts(context.Context, *corev1.Pod, *corev1.Container, []*runtimeapi.KeyValue, []string) ([]*runtimeapi.Mount, error) {
-	return nil, nil
-}
-func (plainData) PullSecrets(context.Context, *corev1.Pod) []*corev1.Secret { return nil }
-func (plainData) CgroupParent(*corev1.Pod) string                           { return "" }
-func (plainData) Resources(*corev1.Pod, *corev1.Container) *runtimeapi.LinuxContainerResources {
-	return &runtimeapi.LinuxContainerResources{}
-}
-
-func (plainData) SandboxResources(*corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
-	return nil, nil
-}
-func (plainData) Expand(text string, _ map[string]string) string { return text }
-func (plainData) Use(*corev1.Pod)                                {}
-func (plainData) Prepare(context.Context, *corev1.Pod) error     { return nil }
-func (plainData) Release(context.Context, types.UID) error       { return nil }
-func (plainData) Left() ([]types.UID, error)                     { return nil, nil }
 
 // site is an API, a runtime and an agent between them.
 type site struct {
@@ -94,12 +62,12 @@ func start(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logs := filepath.Join(t.TempDir(), "logs")
+	dir := t.TempDir()
 	s := &site{t: t, admin: admin}
 	s.agent = func() *node.Agent {
 		return node.New(node.Config{
-			Client: self, Name: nodeName, Runtime: runtime, Images: images, RuntimeName: "containerd", Data: plainData{},
-			HostIPs: func() []string { return []string{"127.0.0.1"} }, Logs: logs, Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Client: self, Name: nodeName, Runtime: runtime, Images: images, RuntimeName: "containerd", Dir: dir,
+			HostIPs: func() []string { return []string{"127.0.0.1"} }, Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 	}
 	s.begin()
@@ -225,6 +193,166 @@ func TestPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.untilGone("goes")
+	})
+	t.Run("config maps are environment and files, and a last word is kept", func(t *testing.T) {
+		s.t = t
+		if _, err := s.admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "words"}, Data: map[string]string{"greeting": "hello"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.pod("reads", `echo -n "$GREETING $(cat /words/greeting) $(ARG)" > /dev/termination-log`, func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "words", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "words"}}}}}
+			c := &p.Spec.Containers[0]
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "words", MountPath: "/words"}}
+			c.Env = []corev1.EnvVar{{Name: "ARG", Value: "expanded"}, {Name: "GREETING", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "words"}, Key: "greeting"}}}}
+		})
+		p := s.until("reads", phase(corev1.PodSucceeded))
+		if end := p.Status.ContainerStatuses[0].State.Terminated; end.Message != "hello hello expanded" {
+			t.Errorf("it said %q", end.Message)
+		}
+	})
+	t.Run("what it needs may come later", func(t *testing.T) {
+		s.t = t
+		s.pod("waits", "exit 0", func(p *corev1.Pod) {
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}}}}
+		})
+		s.until("waits", func(p *corev1.Pod) string {
+			if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Waiting == nil || p.Status.ContainerStatuses[0].State.Waiting.Reason != "CreateContainerConfigError" {
+				return "it does not say what it misses"
+			}
+			return ""
+		})
+		if _, err := s.admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.until("waits", phase(corev1.PodSucceeded))
+	})
+	t.Run("init containers come first, sidecars stay as long as they are needed", func(t *testing.T) {
+		s.t = t
+		always := corev1.ContainerRestartPolicyAlways
+		s.pod("ordered", "test -f /work/proxy && sleep 1", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "work", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+			mounts := []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
+			p.Spec.Containers[0].VolumeMounts = mounts
+			p.Spec.InitContainers = []corev1.Container{
+				{Name: "setup", Image: "busybox:1.36", Command: []string{"touch", "/work/setup"}, VolumeMounts: mounts},
+				{
+					Name: "proxy", Image: "busybox:1.36", Command: []string{"sh", "-c", "test -f /work/setup && touch /work/proxy && sleep 1000"}, VolumeMounts: mounts, RestartPolicy: &always,
+					StartupProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/work/proxy"}}}, PeriodSeconds: 1},
+				},
+			}
+		})
+		p := s.until("ordered", phase(corev1.PodSucceeded))
+		if p.Status.InitContainerStatuses[1].State.Terminated == nil {
+			t.Errorf("the sidecar is %+v", p.Status.InitContainerStatuses[1])
+		}
+	})
+	t.Run("probes decide who is ready and who is started again", func(t *testing.T) {
+		s.t = t
+		s.pod("probed", "touch /tmp/ready; sleep 2; touch /tmp/dead; sleep 1000", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+			c := &p.Spec.Containers[0]
+			c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/tmp/ready"}}}, PeriodSeconds: 1}
+			c.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "!", "-f", "/tmp/dead"}}}, PeriodSeconds: 1, FailureThreshold: 1}
+		})
+		s.until("probed", func(p *corev1.Pod) string {
+			if len(p.Status.ContainerStatuses) == 0 || !p.Status.ContainerStatuses[0].Ready {
+				return "it is not ready"
+			}
+			return ""
+		})
+		s.until("probed", func(p *corev1.Pod) string {
+			if p.Status.ContainerStatuses[0].RestartCount == 0 {
+				return "it was not started again"
+			}
+			return ""
+		})
+	})
+	t.Run("a pod has its time", func(t *testing.T) {
+		s.t = t
+		deadline := int64(2)
+		s.pod("late", "sleep 1000", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &deadline })
+		if p := s.until("late", phase(corev1.PodFailed)); p.Status.Reason != "DeadlineExceeded" || p.Status.ContainerStatuses[0].State.Terminated == nil {
+			t.Errorf("it failed as %+v", p.Status)
+		}
+	})
+	t.Run("a pod that there is no room for fails", func(t *testing.T) {
+		s.t = t
+		s.pod("large", "sleep 1000", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100")}
+		})
+		if p := s.until("large", phase(corev1.PodFailed)); p.Status.Reason != "OutOfcpu" {
+			t.Errorf("it failed as %+v", p.Status)
+		}
+		if err := s.admin.CoreV1().Pods("default").Delete(t.Context(), "large", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.untilGone("large")
+	})
+	t.Run("a grace that is shortened counts at once", func(t *testing.T) {
+		s.t = t
+		long, now := int64(600), int64(1)
+		s.pod("slow", "trap '' TERM; while true; do sleep 1; done", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &long })
+		s.until("slow", phase(corev1.PodRunning))
+		for _, grace := range []*int64{nil, &now} {
+			if err := s.admin.CoreV1().Pods("default").Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: grace}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		s.untilGone("slow")
+	})
+	t.Run("a container beside others starts", func(t *testing.T) {
+		s.t = t
+		made := s.pod("seen", "sleep 1000")
+		s.until("seen", phase(corev1.PodRunning))
+		now, err := s.admin.CoreV1().Pods("default").Get(t.Context(), made.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "busybox:1.36", Command: []string{"sleep", "1000"}}, TargetContainerName: "main"}}
+		if _, err := s.admin.CoreV1().Pods("default").UpdateEphemeralContainers(t.Context(), made.Name, now, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.until("seen", func(p *corev1.Pod) string {
+			if all := p.Status.EphemeralContainerStatuses; len(all) == 0 || all[0].State.Running == nil {
+				return "it does not run"
+			}
+			return ""
+		})
+	})
+	t.Run("resources change while a container runs", func(t *testing.T) {
+		s.t = t
+		set := func(c *corev1.Container, cpu string) {
+			all := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Mi")}
+			c.Resources = corev1.ResourceRequirements{Requests: all, Limits: all}
+		}
+		s.pod("grows", "sleep 1000", func(p *corev1.Pod) { set(&p.Spec.Containers[0], "100m") })
+		before := s.until("grows", phase(corev1.PodRunning))
+		for _, cpu := range []string{"200m", "50m"} {
+			now, err := s.admin.CoreV1().Pods("default").Get(t.Context(), "grows", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			set(&now.Spec.Containers[0], cpu)
+			if _, err := s.admin.CoreV1().Pods("default").UpdateResize(t.Context(), "grows", now, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			s.until("grows", func(p *corev1.Pod) string {
+				c := p.Status.ContainerStatuses[0]
+				if c.Resources == nil || c.Resources.Limits.Cpu().String() != cpu || c.AllocatedResources.Cpu().String() != cpu {
+					return fmt.Sprintf("it has %+v of %+v", c.Resources, c.AllocatedResources)
+				}
+				for _, condition := range p.Status.Conditions {
+					if condition.Type == corev1.PodResizeInProgress || condition.Type == corev1.PodResizePending {
+						return "the resize goes on"
+					}
+				}
+				if c.ContainerID != before.Status.ContainerStatuses[0].ContainerID {
+					return "it is another container"
+				}
+				return ""
+			})
+		}
 	})
 	t.Run("an agent that starts restarts nothing", func(t *testing.T) {
 		s.t = t

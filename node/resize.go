@@ -86,6 +86,31 @@ func (r *resize) with(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
+// widest is a pod with the larger limits of those that its containers have and
+// those they are to have: what the whole pod may use meanwhile.
+func (r *resize) widest(p *corev1.Pod) *corev1.Pod {
+	if r.settled() {
+		return p
+	}
+	p = p.DeepCopy()
+	for _, all := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range all {
+			has, known := r.actuated[all[i].Name]
+			if !known {
+				continue
+			}
+			for name, to := range all[i].Resources.Limits {
+				if from, limited := has.Limits[name]; !limited {
+					delete(all[i].Resources.Limits, name)
+				} else if from.Cmp(to) > 0 {
+					all[i].Resources.Limits[name] = from
+				}
+			}
+		}
+	}
+	return p
+}
+
 // settled says whether all containers have what is allocated to them.
 func (r *resize) settled() bool {
 	for name, has := range r.actuated {

@@ -118,6 +118,13 @@ func (w *worker) taken() *corev1.Pod {
 	return w.shown
 }
 
+// seen is the pod with its newest status, nil when it was not taken.
+func (w *worker) seen() *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.shown
+}
+
 // show shows the pod with a status to others.
 func (w *worker) show(p *corev1.Pod) {
 	w.mu.Lock()
@@ -235,8 +242,7 @@ func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (ti
 	}
 	w.publish(p, s, status.News{MayRun: true})
 	w.agent.cfg.Data.Use(p)
-	if err := w.agent.cfg.Data.Prepare(ctx, p); err != nil {
-		w.agent.say(p, nil, corev1.EventTypeWarning, "FailedMount", err.Error())
+	if err := w.agent.cfg.Data.Prepare(ctx, w.resize.widest(p)); err != nil {
 		return left, err
 	}
 	if p.Spec.HostNetwork {
@@ -331,10 +337,17 @@ func (w *worker) status(p *corev1.Pod, seen *observe.Pod, ended bool) corev1.Pod
 	})
 }
 
+// wanted says whether the API has the pod.
+func (w *worker) wanted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.gone
+}
+
 // publish keeps a status and has the API told.
 func (w *worker) publish(p *corev1.Pod, s corev1.PodStatus, news status.News) {
 	w.old = s
-	news.Pod, news.Status = p, s
+	news.Pod, news.Status, news.Wanted = p, s, w.wanted
 	w.agent.writer.Set(news)
 	if w.admitted {
 		shown := p.DeepCopy()

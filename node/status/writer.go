@@ -36,8 +36,10 @@ type News struct {
 	// Gone says that nothing is left of it here: one that is being deleted goes
 	// from the API.
 	Gone bool
-	// Told, if it is not nil, is called when the API knows.
-	Told func()
+	// Wanted, if it is not nil, says whether the API still has the pod. What could
+	// not be told of one that it has not is dropped: a node may not even ask for a
+	// pod that is gone.
+	Wanted func() bool
 }
 
 // Writer tells the API how pods are. It is the only one of its node that does, and
@@ -60,9 +62,6 @@ func NewWriter(client kubernetes.Interface, logger *slog.Logger) *Writer {
 // there is no more to tell than there are pods.
 func (w *Writer) Set(n News) {
 	w.mu.Lock()
-	if older, ok := w.pending[n.Pod.UID]; ok && n.Told == nil {
-		n.Told = older.Told
-	}
 	w.pending[n.Pod.UID] = n
 	w.mu.Unlock()
 	w.nudge()
@@ -91,11 +90,8 @@ func (w *Writer) take() []News {
 func (w *Writer) putBack(n News) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if newer, ok := w.pending[n.Pod.UID]; !ok {
+	if _, newer := w.pending[n.Pod.UID]; !newer {
 		w.pending[n.Pod.UID] = n
-	} else if newer.Told == nil {
-		newer.Told = n.Told
-		w.pending[n.Pod.UID] = newer
 	}
 }
 
@@ -131,10 +127,7 @@ func (w *Writer) write(ctx context.Context) bool {
 	for _, n := range w.take() {
 		g.Go(func() error {
 			err := w.tell(ctx, n)
-			if err == nil {
-				if n.Told != nil {
-					n.Told()
-				}
+			if err == nil || n.Wanted != nil && !n.Wanted() {
 				return nil
 			}
 			if ctx.Err() == nil && !apierrors.IsConflict(err) {
