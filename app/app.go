@@ -129,6 +129,9 @@ type Config struct {
 	// MetricsAPI serves metrics.k8s.io, as metrics-server does elsewhere: what nodes and
 	// pods use.
 	MetricsAPI bool
+	// Node says whether pods are run here, and how. They get there by the
+	// scheduler.
+	Node Node
 	// NodeAccess says how the servers of nodes are reached.
 	NodeAccess NodeAccess
 	// Nodes says how long nodes may be silent, and how fast they are given up.
@@ -558,6 +561,9 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	if a.scheduler != nil {
 		g.Go(func() error { return a.scheduler.Run(ctx) })
+	}
+	if a.cfg.Node.On {
+		g.Go(func() error { return a.runNode(ctx) })
 	}
 	if a.cfg.PretendNode {
 		g.Go(func() error { return pretend.New(a.server, a.cfg.Logger).Run(ctx) })

@@ -22,7 +22,7 @@ func Main() int {
 		Use: "setpoint", Short: "A declarative control plane in one binary",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(serverCommand("up"), serverCommand("server"), kubectlCommand(), envtestCommand(), forkCommand(), versionCommand(),
+	root.AddCommand(serverCommand("up"), serverCommand("server"), agentCommand(), kubectlCommand(), envtestCommand(), forkCommand(), versionCommand(),
 		apiserverCommand(), etcdCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "setpoint:", err)

@@ -26,7 +26,7 @@ type run struct {
 	privileged bool
 }
 
-// serverCommand is `up` and `server`, which are the same until there are nodes.
+// serverCommand is `up`, which runs pods as well, and `server`, which does not.
 func serverCommand(name string) *cobra.Command {
 	var r run
 	c := &cobra.Command{
@@ -40,6 +40,10 @@ func serverCommand(name string) *cobra.Command {
 	f.StringVar(&r.output, "output", "text", "how to say that the server is ready: text, or json for programs")
 	f.BoolVar(&r.withParent, "exit-with-parent", false, "end when the process that started this one does")
 	privilegedFlag(c, &r.privileged)
+	if name == "up" {
+		f.BoolVar(&r.cfg.Node.On, "node", true, "run pods on this machine")
+		runNodeFlags(c, &r.cfg.Node)
+	}
 	controllerFlags(c, &r.cfg)
 	requestFlags(c, &r.cfg)
 	servingFlags(c, &r.cfg)
@@ -68,6 +72,10 @@ func (r *run) run(c *cobra.Command) (err error) {
 	}
 	r.cfg.Logger = logger()
 	r.cfg.EndAtOnce = r.withParent
+	r.cfg.Node.On = r.cfg.Node.On && r.cfg.Scheduler.On
+	if r.cfg.Node.Dir == "" {
+		r.cfg.Node.Dir = nodeFolder(r.cfg.Data)
+	}
 	a, err := app.Open(ctx, r.cfg)
 	if err != nil {
 		return err

@@ -15,10 +15,12 @@ package node
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -150,9 +152,17 @@ func New(cfg Config) *Agent {
 	cfg.DNS.Say = func(p *corev1.Pod, kind, reason, message string) { a.say(p, nil, kind, reason, message) }
 	a.runner = pod.NewRunner(pod.Config{
 		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler,
-		Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
+		Owner: a.owner(), Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
 	})
 	return a
+}
+
+// owner marks what is ours in the runtime: by where we keep our part of it, so that
+// the next agent with the same folder knows.
+func (a *Agent) owner() string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(a.cfg.Dir))
+	return strconv.FormatUint(h.Sum64(), 36)
 }
 
 // informer is one that sees objects whose field is the node's name; with no field,
@@ -258,7 +268,7 @@ func (a *Agent) Wake(uid types.UID) {
 // relist asks the runtime for everything again and again, wakes who is concerned,
 // and finds what nobody knows.
 func (a *Agent) relist(ctx context.Context) {
-	r := &observe.Relister{Runtime: a.cfg.Runtime}
+	r := &observe.Relister{Runtime: a.cfg.Runtime, Owner: a.owner()}
 	tick := time.NewTicker(relistEvery)
 	defer tick.Stop()
 	for first := true; ; {

@@ -21,6 +21,10 @@ const (
 	LabelContainerName = "io.kubernetes.container.name"
 )
 
+// LabelOwner says which agent something is of. What others run beside it, a
+// kubelet for one, is not looked at.
+const LabelOwner = "node.setpoint.dev/owner"
+
 // Annotations of containers: what an agent needs to go on with them that has
 // never seen them before.
 const (
@@ -42,19 +46,19 @@ func Hash(c *corev1.Container) string {
 	return strconv.FormatUint(h.Sum64(), 16)
 }
 
-// SandboxLabels are those of a pod's sandbox: the pod's own, and who it is.
-func SandboxLabels(pod *corev1.Pod) map[string]string {
+// SandboxLabels are those of a pod's sandbox: the pod's own, who it is, and whose.
+func SandboxLabels(pod *corev1.Pod, owner string) map[string]string {
 	labels := maps.Clone(pod.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	maps.Copy(labels, map[string]string{LabelPodName: pod.Name, LabelPodNamespace: pod.Namespace, LabelPodUID: string(pod.UID)})
+	maps.Copy(labels, map[string]string{LabelPodName: pod.Name, LabelPodNamespace: pod.Namespace, LabelPodUID: string(pod.UID), LabelOwner: owner})
 	return labels
 }
 
 // ContainerLabels say of whom a container is.
-func ContainerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
-	return map[string]string{LabelPodName: pod.Name, LabelPodNamespace: pod.Namespace, LabelPodUID: string(pod.UID), LabelContainerName: c.Name}
+func ContainerLabels(pod *corev1.Pod, c *corev1.Container, owner string) map[string]string {
+	return map[string]string{LabelPodName: pod.Name, LabelPodNamespace: pod.Namespace, LabelPodUID: string(pod.UID), LabelContainerName: c.Name, LabelOwner: owner}
 }
 
 // Annotations are what is written on a container when it is made.

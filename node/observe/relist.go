@@ -15,17 +15,20 @@ import (
 // is for one goroutine.
 type Relister struct {
 	Runtime Runtime
-	seen    map[types.UID]string
+	// Owner is whose pods are looked at.
+	Owner string
+	seen  map[types.UID]string
 }
 
 // Changed lists everything once and returns the pods of which something came,
 // went or changed its state, and all pods that there are.
 func (r *Relister) Changed(ctx context.Context) (changed, all []types.UID, err error) {
-	sandboxes, err := r.Runtime.ListPodSandbox(ctx, nil)
+	ours := map[string]string{LabelOwner: r.Owner}
+	sandboxes, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: ours})
 	if err != nil {
 		return nil, nil, err
 	}
-	containers, err := r.Runtime.ListContainers(ctx, nil)
+	containers, err := r.Runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: ours})
 	if err != nil {
 		return nil, nil, err
 	}

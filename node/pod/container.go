@@ -113,7 +113,7 @@ func (o *round) containerConfig(ctx context.Context, c *corev1.Container, ref, t
 		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(restarts)},
 		Image:    &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: c.Image},
 		Command:  expand(c.Command), Args: expand(c.Args), WorkingDir: c.WorkingDir, Envs: env, Mounts: mounts,
-		Labels: observe.ContainerLabels(o.pod, c), Annotations: observe.Annotations(o.pod, c, restarts),
+		Labels: observe.ContainerLabels(o.pod, c, o.cfg.Owner), Annotations: observe.Annotations(o.pod, c, restarts),
 		LogPath: filepath.Join(c.Name, strconv.Itoa(int(restarts))+".log"),
 		Stdin:   c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		Linux:      &runtimeapi.LinuxContainerConfig{Resources: o.cfg.Data.Resources(o.pod, c), SecurityContext: security},

@@ -86,6 +86,8 @@ type Config struct {
 	// Handler is the runtime's name of a pod's runtime class; nil means that there
 	// are none.
 	Handler func(pod *corev1.Pod) (string, error)
+	// Owner is whose containers they are; see observe.LabelOwner.
+	Owner string
 	// Logs is the folder of all logs.
 	Logs string
 	// Domain is that of the cluster, such as cluster.local.

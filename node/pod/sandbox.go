@@ -26,7 +26,7 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32) (*runtimeapi.Pod
 	}
 	cfg := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
-		Labels:   observe.SandboxLabels(pod), Annotations: pod.Annotations, DnsConfig: dns, LogDirectory: LogFolder(r.cfg.Logs, pod), PortMappings: portMappings(pod),
+		Labels:   observe.SandboxLabels(pod, r.cfg.Owner), Annotations: pod.Annotations, DnsConfig: dns, LogDirectory: LogFolder(r.cfg.Logs, pod), PortMappings: portMappings(pod),
 	}
 	if !pod.Spec.HostNetwork {
 		if cfg.Hostname, err = Hostname(pod, r.cfg.Domain); err != nil {

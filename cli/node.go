@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"net/netip"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"setpoint.dev/setpoint/app"
+)
+
+// runNodeFlags adds the flags that say how pods are run on this machine.
+func runNodeFlags(c *cobra.Command, n *app.Node) {
+	f := c.Flags()
+	f.StringVar(&n.Name, "node-name", "", "name of the node (default this machine's)")
+	f.TextVar(&n.IP, "node-ip", netip.Addr{}, "address of the node (default this machine's)")
+	f.StringVar(&n.Runtime, "runtime", "", "what runs containers: containerd, process (built in), or an endpoint such as unix:///run/containerd/containerd.sock\n(default containerd when it answers, else process)")
+	f.BoolVar(&n.HostImages, "process-host-files", false, "have the process runtime take this machine's files for every image")
+	f.StringVar(&n.Dir, "node-dir", "", "folder of everything that pods are given (default node in the data folder)")
+	f.TextVar(&n.PodRange, "pod-cidr", netip.Prefix{}, "addresses of pods, where nobody has set up a network (default 10.244.0.0/24)")
+}
+
+// nodeFolder is where a node keeps what pods are given: with the data, or where
+// data would be by default when none is kept.
+func nodeFolder(data string) string {
+	if data == app.Memory {
+		data = defaultData()
+	}
+	return filepath.Join(data, "node")
+}
