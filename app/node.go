@@ -27,12 +27,14 @@ import (
 	"setpoint.dev/setpoint/node"
 	"setpoint.dev/setpoint/node/cgroup"
 	"setpoint.dev/setpoint/node/cni"
+	"setpoint.dev/setpoint/node/collect"
 	"setpoint.dev/setpoint/node/cri"
 	"setpoint.dev/setpoint/node/dns"
 	nodelog "setpoint.dev/setpoint/node/log"
 	"setpoint.dev/setpoint/node/process"
 	"setpoint.dev/setpoint/node/register"
 	nodeserver "setpoint.dev/setpoint/node/server"
+	"setpoint.dev/setpoint/node/static"
 	"setpoint.dev/setpoint/node/stats"
 	"setpoint.dev/setpoint/server"
 )
@@ -69,6 +71,9 @@ type Node struct {
 	// PodRange is where pods have their addresses from, where nobody else has set
 	// up a network; the zero one means 10.244.0.0/24.
 	PodRange netip.Prefix
+	// StaticPods is a folder of pods that are run whether or not the control plane
+	// says so; "" means that there are none.
+	StaticPods string
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -239,9 +244,15 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	var own func(ctx context.Context, changed func([]*corev1.Pod)) error
+	if n.StaticPods != "" {
+		own = func(ctx context.Context, changed func([]*corev1.Pod)) error {
+			return static.New(static.Config{Dir: n.StaticPods, Node: n.Name, Default: completePod, Changed: changed, Logger: n.Logger}).Run(ctx)
+		}
+	}
 	agent := node.New(node.Config{
 		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, RuntimeName: runtime.Name, Dir: n.Dir, Logger: n.Logger,
-		Cgroups: cgroup.Config{Systemd: systemd(ctx, runtime)}, HostIPs: func() []string { return ips }, Tail: tail,
+		Cgroups: cgroup.Config{Systemd: systemd(ctx, runtime)}, HostIPs: func() []string { return ips }, Tail: tail, Static: own,
 		DNS: dns.Config{Domain: "cluster.local", ResolvConf: resolvConf()}, Seccomp: filepath.Join(n.Dir, "seccomp"),
 	})
 	collector := stats.New(stats.Config{Node: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, Dir: n.Dir, Logger: n.Logger})
@@ -253,10 +264,11 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Addresses: n.nodeAddresses, Port: port(listener), Version: server.Version(), Dir: n.Dir, Logger: n.Logger,
 		Images: func(ctx context.Context) ([]*runtimeapi.Image, error) { return runtime.Images.ListImages(ctx, nil) },
 	})
-	rotator := &nodelog.Rotator{Runtime: runtime.Runtime, Logger: n.Logger}
+	rotator := &nodelog.Rotator{Runtime: agent.Owned(), Logger: n.Logger}
+	garbage := collect.New(collect.Config{Runtime: agent.Owned(), Images: runtime.Images, Logs: filepath.Join(n.Dir, "logs"), Pods: agent.Known, ImageDisk: imageDisk(agent, runtime), Logger: n.Logger})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serving.Run(ctx, listener) })
-	for _, run := range []func(context.Context) error{agent.Run, registrar.Run, collector.Run, rotator.Run} {
+	for _, run := range []func(context.Context) error{agent.Run, registrar.Run, collector.Run, rotator.Run, garbage.Run} {
 		g.Go(func() error { return run(ctx) })
 	}
 	g.Go(func() error { n.connect(ctx, runtime); return nil })
@@ -280,6 +292,33 @@ func (n *Node) connect(ctx context.Context, runtime *cri.Client) {
 		n.Logger.Warn("pods have no network", "error", err)
 	case wrote:
 		n.Logger.Info("pods are put on a bridge", "configuration", folders.Conf, "addresses", n.PodRange)
+	}
+}
+
+// errShared is why images are left alone.
+var errShared = errors.New("the runtime has pods of others")
+
+// imageDisk looks at the file system that images are on. Where others use the
+// runtime, too, their images are not ours to judge.
+func imageDisk(agent *node.Agent, runtime *cri.Client) func(ctx context.Context) (collect.Disk, error) {
+	return func(ctx context.Context) (collect.Disk, error) {
+		alone, err := agent.Alone(ctx)
+		if err != nil || !alone {
+			return collect.Disk{}, errors.Join(err, errShared)
+		}
+		info, err := runtime.Images.ImageFsInfo(ctx)
+		if err != nil {
+			return collect.Disk{}, err
+		}
+		var s unix.Statfs_t
+		if len(info.GetImageFilesystems()) == 0 {
+			return collect.Disk{}, errors.New("the runtime does not say where images are")
+		}
+		if err := unix.Statfs(info.GetImageFilesystems()[0].GetFsId().GetMountpoint(), &s); err != nil {
+			return collect.Disk{}, err
+		}
+		block := int64(s.Bsize) //nolint:unconvert // it has another type on other systems
+		return collect.Disk{Capacity: int64(s.Blocks) * block, Available: int64(s.Bavail) * block}, nil
 	}
 }
 

@@ -17,6 +17,7 @@ func runNodeFlags(c *cobra.Command, n *app.Node) {
 	f.StringVar(&n.Runtime, "runtime", "", "what runs containers: containerd, process (built in), or an endpoint such as unix:///run/containerd/containerd.sock\n(default containerd when it answers, else process)")
 	f.BoolVar(&n.HostImages, "process-host-files", false, "have the process runtime take this machine's files for every image")
 	f.StringVar(&n.Dir, "node-dir", "", "folder of everything that pods are given (default node in the data folder)")
+	f.StringVar(&n.StaticPods, "static-pods", "", "folder of pods that are run whether or not the control plane says so")
 	f.TextVar(&n.PodRange, "pod-cidr", netip.Prefix{}, "addresses of pods, where nobody has set up a network (default 10.244.0.0/24)")
 }
 

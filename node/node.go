@@ -45,6 +45,7 @@ import (
 	"setpoint.dev/setpoint/node/observe"
 	"setpoint.dev/setpoint/node/pod"
 	"setpoint.dev/setpoint/node/probe"
+	"setpoint.dev/setpoint/node/static"
 	"setpoint.dev/setpoint/node/status"
 )
 
@@ -94,6 +95,9 @@ type Config struct {
 	Logs string
 	// Seccomp is the folder of profiles that pods name.
 	Seccomp string
+	// Static follows the pods that the node's own files declare, and says which
+	// these are; nil means that there are none.
+	Static func(ctx context.Context, changed func(pods []*corev1.Pod)) error
 	// Tail reads the end of a log; nil means that termination messages are never
 	// taken from logs.
 	Tail observe.Tail
@@ -119,6 +123,7 @@ type Agent struct {
 	alive     sync.WaitGroup  // workers
 
 	mu      sync.Mutex // guards the fields below
+	static  statics
 	workers map[types.UID]*worker
 	ended   bool
 }
@@ -135,6 +140,7 @@ func New(cfg Config) *Agent {
 		cfg.Logs = filepath.Join(cfg.Dir, "logs")
 	}
 	a := &Agent{cfg: cfg, workers: map[types.UID]*worker{}, writer: status.NewWriter(cfg.Client, cfg.Logger)}
+	a.static = statics{known: cfg.Static == nil, mirrors: map[types.NamespacedName]*corev1.Pod{}, changed: make(chan struct{}, 1)}
 	a.pods = a.informer("spec.nodeName", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().Pods().Informer()
 	})
@@ -204,6 +210,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { a.pods.RunWithContext(ctx); return nil })
 	g.Go(func() error { a.relist(ctx); return nil })
+	g.Go(func() error { a.reflect(ctx); return nil })
+	if a.cfg.Static != nil {
+		g.Go(func() error { return a.cfg.Static(ctx, a.setStatic) })
+	}
 	err := g.Wait()
 	a.mu.Lock()
 	a.ended = true
@@ -214,7 +224,11 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // see takes a pod that came or changed.
 func (a *Agent) see(obj any) {
-	if p, ok := obj.(*corev1.Pod); ok {
+	switch p, ok := obj.(*corev1.Pod); {
+	case !ok:
+	case static.IsMirror(p):
+		a.setMirror(p, false)
+	default:
 		a.worker(p.UID).tell(p)
 	}
 }
@@ -224,7 +238,11 @@ func (a *Agent) miss(obj any) {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
-	if p, ok := obj.(*corev1.Pod); ok {
+	switch p, ok := obj.(*corev1.Pod); {
+	case !ok:
+	case static.IsMirror(p):
+		a.setMirror(p, true)
+	default:
 		a.worker(p.UID).lose(p)
 	}
 }
@@ -280,7 +298,7 @@ func (a *Agent) relist(ctx context.Context) {
 			for _, uid := range changed {
 				a.Wake(uid)
 			}
-			if a.pods.HasSynced() {
+			if _, sure := a.Known(); sure {
 				a.adoptOrphans(all, first)
 				first = false
 			}
@@ -293,6 +311,13 @@ func (a *Agent) relist(ctx context.Context) {
 	}
 }
 
+// knowsStatic says whether the node's files have been read.
+func (a *Agent) knowsStatic() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.static.known
+}
+
 // adoptOrphans begins workers for pods that something is left of and that nobody
 // knows: in the runtime, and with folders also on the disk.
 func (a *Agent) adoptOrphans(all []types.UID, folders bool) {
@@ -303,15 +328,10 @@ func (a *Agent) adoptOrphans(all []types.UID, folders bool) {
 		}
 		all = append(all, left...)
 	}
-	known := map[types.UID]bool{}
-	for _, obj := range a.pods.GetStore().List() {
-		known[obj.(*corev1.Pod).UID] = true
+	known, sure := a.Known()
+	if !sure {
+		return
 	}
-	a.mu.Lock()
-	for uid := range a.workers {
-		known[uid] = true
-	}
-	a.mu.Unlock()
 	for _, uid := range all {
 		if !known[uid] {
 			a.worker(uid).nudge()

@@ -15,6 +15,7 @@ import (
 	"setpoint.dev/setpoint/node/admit"
 	"setpoint.dev/setpoint/node/observe"
 	"setpoint.dev/setpoint/node/pod"
+	"setpoint.dev/setpoint/node/static"
 	"setpoint.dev/setpoint/node/status"
 )
 
@@ -40,6 +41,10 @@ type worker struct {
 	grace  int64 // seconds that cancel's work goes by; -1 when it is no stop
 	// shown is the pod with its newest status, once it was taken.
 	shown *corev1.Pod
+	// eviction is why the node ends the pod, nil when it does not.
+	eviction *Eviction
+
+	quiet chan struct{} // closed when nothing runs any more
 
 	// The rest is the worker's own.
 	old      corev1.PodStatus
@@ -54,7 +59,7 @@ type worker struct {
 }
 
 func newWorker(a *Agent, uid types.UID) *worker {
-	return &worker{agent: a, uid: uid, wake: make(chan struct{}, 1), gone: true, waiting: map[string]status.Why{}}
+	return &worker{agent: a, uid: uid, wake: make(chan struct{}, 1), gone: true, quiet: make(chan struct{}), waiting: map[string]status.Why{}}
 }
 
 // tell tells of a pod as it is now.
@@ -214,6 +219,10 @@ func (w *worker) vanish(ctx context.Context, p *corev1.Pod, seen *observe.Pod) e
 		return err
 	}
 	w.show(nil)
+	if !w.stopped {
+		w.stopped = true
+		close(w.quiet)
+	}
 	if p == nil {
 		return nil
 	}
@@ -225,6 +234,9 @@ func (w *worker) vanish(ctx context.Context, p *corev1.Pod, seen *observe.Pod) e
 func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (time.Duration, error) {
 	if !w.known {
 		w.old, w.known = p.Status, true
+		if m := w.mirror(p); m != nil {
+			w.old = m.Status
+		}
 		w.resize.begin(p, seen)
 	}
 	if p.DeletionTimestamp != nil || status.Terminal(p.Status.Phase) {
@@ -233,12 +245,13 @@ func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (ti
 	if !w.admitted && !w.ended {
 		w.admit(p, seen)
 	}
+	grace := w.evicted()
 	p = w.allocated(p)
 	left := w.deadline(p)
 	s := w.status(p, seen, false)
 	w.ended = w.ended || status.Terminal(s.Phase)
 	if w.ended {
-		return 0, w.end(ctx, p, seen, s)
+		return 0, w.end(ctx, p, seen, s, grace)
 	}
 	w.publish(p, s, status.News{MayRun: true})
 	w.agent.cfg.Data.Use(p)
@@ -337,6 +350,14 @@ func (w *worker) status(p *corev1.Pod, seen *observe.Pod, ended bool) corev1.Pod
 	})
 }
 
+// mirror is what the API shows of a pod of the node's files; nil for all others.
+func (w *worker) mirror(p *corev1.Pod) *corev1.Pod {
+	if !static.Is(p) {
+		return nil
+	}
+	return w.agent.mirror(p)
+}
+
 // wanted says whether the API has the pod.
 func (w *worker) wanted() bool {
 	w.mu.Lock()
@@ -348,7 +369,12 @@ func (w *worker) wanted() bool {
 func (w *worker) publish(p *corev1.Pod, s corev1.PodStatus, news status.News) {
 	w.old = s
 	news.Pod, news.Status, news.Wanted = p, s, w.wanted
-	w.agent.writer.Set(news)
+	if m := w.mirror(p); m != nil {
+		news.Pod = m
+	}
+	if news.Pod != p || !static.Is(p) {
+		w.agent.writer.Set(news)
+	}
 	if w.admitted {
 		shown := p.DeepCopy()
 		shown.Status = s
@@ -357,13 +383,17 @@ func (w *worker) publish(p *corev1.Pod, s corev1.PodStatus, news status.News) {
 }
 
 // end stops a pod, tells how it ended, and lets go of it.
-func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s corev1.PodStatus) error {
+func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s corev1.PodStatus, grace *int64) error {
 	if !seen.Stopped() {
 		w.publish(p, s, status.News{MayRun: true})
 		w.agent.probes.Update(p, s)
 		w.agent.probes.StopLiveness(w.uid)
-		task, done := w.task(ctx, graceLeft(p))
-		err := w.agent.runner.Kill(task, p, seen, nil)
+		seconds := graceLeft(p)
+		if grace != nil {
+			seconds = *grace
+		}
+		task, done := w.task(ctx, seconds)
+		err := w.agent.runner.Kill(task, p, seen, grace)
 		hurried := task.Err() != nil && ctx.Err() == nil
 		done()
 		if hurried {
@@ -385,14 +415,17 @@ func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s co
 	if w.stopped && p.DeletionTimestamp == nil {
 		return nil
 	}
-	s = status.AtEnd(p, w.status(p, seen, true), false)
+	s = status.AtEnd(p, w.status(p, seen, true), static.Is(p))
 	if !w.stopped {
 		w.publish(p, s, status.News{})
 	}
 	if err := w.agent.cfg.Data.Release(ctx, w.uid); err != nil {
 		return err
 	}
-	w.stopped = true
+	if !w.stopped {
+		w.stopped = true
+		close(w.quiet)
+	}
 	w.publish(p, s, status.News{Gone: p.DeletionTimestamp != nil})
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestUp(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			n.On, n.Name, n.IP, n.Dir = true, "here", netip.MustParseAddr("127.0.0.1"), dir
+			n.On, n.Name, n.IP, n.Dir, n.StaticPods = true, "here", netip.MustParseAddr("127.0.0.1"), dir, t.TempDir()
 			logger := slog.New(slog.NewTextHandler(lines{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 			plane := apptest.StartOn(t, app.Config{Data: app.Memory, Controllers: []string{"*"}, Scheduler: app.Scheduler{On: true}, Node: n, Logger: logger})
 			k, err := kubernetes.NewForConfig(plane.Config)
@@ -59,8 +60,39 @@ func TestUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			story(t, k)
+			ownPods(t, k, n)
 		})
 	}
+}
+
+// ownPods has a pod of the node's own files run, shown and ended.
+func ownPods(t *testing.T, k kubernetes.Interface, n app.Node) {
+	t.Helper()
+	file := filepath.Join(n.StaticPods, "own.yaml")
+	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: own, namespace: default}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers: [{name: c, image: 'busybox:1.36', command: [sleep, '1000']}]\n"
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pods := k.CoreV1().Pods("default")
+	apptest.Eventually(t, func(ctx context.Context) string {
+		now, err := pods.Get(ctx, "own-here", metav1.GetOptions{})
+		if err != nil || now.Status.Phase != corev1.PodRunning {
+			return fmt.Sprintf("it does not run: %v %+v", err, now.Status)
+		}
+		return ""
+	})
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	apptest.Eventually(t, func(ctx context.Context) string {
+		if now, err := pods.Get(ctx, "own-here", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("it is still there: %v %+v", err, now.Status)
+		}
+		if left, err := os.ReadDir(filepath.Join(n.Dir, "pods")); err != nil || len(left) > 0 { // its containers end after its mirror
+			return fmt.Sprintf("the node has %v, %v", left, err)
+		}
+		return ""
+	})
 }
 
 // story has a pod scheduled, reads its log, and deletes it.
