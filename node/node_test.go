@@ -354,6 +354,28 @@ func TestPods(t *testing.T) {
 			})
 		}
 	})
+	t.Run("what was done is told", func(t *testing.T) {
+		s.t = t
+		apptest.Eventually(t, func(ctx context.Context) string {
+			all, err := s.admin.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			told := map[string]bool{}
+			for _, e := range all.Items {
+				told[e.InvolvedObject.Name+" "+e.InvolvedObject.FieldPath+" "+e.Reason] = true
+			}
+			for _, want := range []string{
+				"ends spec.containers{main} Pulled", "ends spec.containers{main} Created", "ends spec.containers{main} Started", "crashes spec.containers{main} BackOff",
+				"goes spec.containers{main} Killing", "probed spec.containers{main} Unhealthy", "late  DeadlineExceeded", "large  OutOfcpu", "grows  ResizeCompleted",
+			} {
+				if !told[want] {
+					return fmt.Sprintf("%q was not told, but %v", want, told)
+				}
+			}
+			return ""
+		})
+	})
 	t.Run("an agent that starts restarts nothing", func(t *testing.T) {
 		s.t = t
 		s.pod("stays", "sleep 1000", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways })

@@ -382,6 +382,20 @@ func (w *worker) publish(p *corev1.Pod, s corev1.PodStatus, news status.News) {
 	}
 }
 
+// last is the last status of a pod. One that was never begun here, or that the
+// runtime has forgotten since it ended, has nothing to add to what is known.
+func (w *worker) last(p *corev1.Pod, seen *observe.Pod) corev1.PodStatus {
+	if len(seen.Containers) == 0 && status.Terminal(p.Status.Phase) {
+		s := *p.Status.DeepCopy()
+		s.ObservedGeneration = p.Generation
+		return s
+	}
+	if w.failed != nil && !w.admitted && len(seen.Sandboxes) == 0 {
+		return status.Refused(p, *w.failed, time.Now())
+	}
+	return status.AtEnd(p, w.status(p, seen, true), static.Is(p))
+}
+
 // end stops a pod, tells how it ended, and lets go of it.
 func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s corev1.PodStatus, grace *int64) error {
 	if !seen.Stopped() {
@@ -415,7 +429,7 @@ func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s co
 	if w.stopped && p.DeletionTimestamp == nil {
 		return nil
 	}
-	s = status.AtEnd(p, w.status(p, seen, true), static.Is(p))
+	s = w.last(p, seen)
 	if !w.stopped {
 		w.publish(p, s, status.News{})
 	}

@@ -26,6 +26,9 @@ func Pod(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Refusal {
 	if r := system(pod); r != nil {
 		return r
 	}
+	if r := sysctls(pod); r != nil {
+		return r
+	}
 	if r := Resources(pod, node, others); r != nil {
 		return r
 	}

@@ -30,6 +30,12 @@ func port(ip string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostIP: ip, HostPort: 80}} }
 }
 
+func setting(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: name, Value: "1"}}}
+	}
+}
+
 func TestPod(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"zone": "a"}}}
 	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("3")}
@@ -49,6 +55,8 @@ func TestPod(t *testing.T) {
 		{"the same port", pod(port("")), node, []*corev1.Pod{pod(port("127.0.0.1"))}, "&{NodePorts Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports}"},
 		{"the same port of another address", pod(port("127.0.0.2")), node, []*corev1.Pod{pod(port("127.0.0.1"))}, "<nil>"},
 		{"driven out", pod(nil), driven, nil, "&{TaintToleration Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate}"},
+		{"a safe setting", pod(setting("net.ipv4.tcp_syncookies")), node, nil, "<nil>"},
+		{"a setting that others feel", pod(setting("kernel.msgmax")), node, nil, `&{SysctlForbidden forbidden sysctl: "kernel.msgmax" not allowlisted}`},
 		{"another system", pod(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: "plan9"} }), node, nil, "&{PodOSNotSupported Failed to admit pod as the OS field doesn't match node OS}"},
 		{"this system", pod(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.OSName(runtime.GOOS)} }), node, nil, "<nil>"},
 	} {

@@ -20,6 +20,9 @@ const longestName = 64
 
 // sandboxConfig is a pod's sandbox as a runtime is told.
 func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		return nil, errors.New("can't set spec.hostUsers: this node does not support user namespaces")
+	}
 	dns, err := r.cfg.DNS(pod)
 	if err != nil {
 		return nil, err

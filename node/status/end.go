@@ -2,8 +2,10 @@ package status
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"setpoint.dev/setpoint/node/restart"
 )
@@ -25,6 +27,19 @@ func AtEnd(pod *corev1.Pod, s corev1.PodStatus, static bool) corev1.PodStatus {
 		s.Phase = corev1.PodFailed
 	}
 	unready(&s, pod.Generation)
+	return s
+}
+
+// Refused is the status of a pod that was not taken: nothing of it was ever begun.
+func Refused(pod *corev1.Pod, why Why, now time.Time) corev1.PodStatus {
+	at := metav1.NewTime(now).Rfc3339Copy()
+	s := corev1.PodStatus{
+		Phase: corev1.PodFailed, Reason: why.Reason, Message: why.Message, QOSClass: pod.Status.QOSClass, ObservedGeneration: pod.Generation, StartTime: &at,
+	}
+	if pod.Status.StartTime != nil {
+		s.StartTime = pod.Status.StartTime
+	}
+	s.Conditions = append(s.Conditions, pod.Status.Conditions...)
 	return s
 }
 
