@@ -145,7 +145,7 @@ var day = []struct {
 		{run: "auth can-i get pods --as=system:serviceaccount:default:robot", want: []string{"yes"}},
 		{run: "get configmaps --as=system:serviceaccount:default:robot", err: `Error from server (Forbidden): configmaps is forbidden: User "system:serviceaccount:default:robot" cannot list resource "configmaps" in API group "" in the namespace "default"`},
 		{run: "top pods", err: "error: Metrics API not available"},
-		{run: "logs b", err: "does not have a host assigned"},
+		{run: "exec b -- date", err: "does not have a host assigned"},
 	}},
 	{"deleting", []step{
 		{run: "create configmap one --from-literal=a=b", want: []string{"configmap/one created"}},
