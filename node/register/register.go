@@ -222,20 +222,27 @@ func (r *Registrar) keepNode(node *corev1.Node) {
 	}
 }
 
+// labels say what the node is.
 func (r *Registrar) labels() map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname: r.cfg.Name,
 		corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
 		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
 	}
-	maps.Copy(labels, r.cfg.Labels)
+	for key := range labels {
+		if own, ok := r.cfg.Labels[key]; ok {
+			labels[key] = own
+		}
+	}
 	return labels
 }
 
 func (r *Registrar) create(ctx context.Context, facts Facts) (*corev1.Node, error) {
+	labels := r.labels()
+	maps.Copy(labels, r.cfg.Labels)
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: r.cfg.Name, Labels: r.labels(),
+			Name: r.cfg.Name, Labels: labels,
 			Annotations: map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
 		},
 		Spec: corev1.NodeSpec{Taints: r.cfg.Taints},
@@ -245,7 +252,7 @@ func (r *Registrar) create(ctx context.Context, facts Facts) (*corev1.Node, erro
 }
 
 // label gives a node that was there the labels that say what it is, and leaves
-// others alone.
+// others alone: they are its owner's to change.
 func (r *Registrar) label(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	next := node.DeepCopy()
 	if next.Labels == nil {

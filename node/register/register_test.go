@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -173,6 +174,14 @@ func TestRun(t *testing.T) {
 	}
 	if a := registrar.Allocatable(); a.Cpu().IsZero() || a.Memory().IsZero() || a.StorageEphemeral().IsZero() {
 		t.Errorf("allocatable is %v", a)
+	}
+	first.Labels["example.com/rack"], first.Labels[corev1.LabelOSStable] = "8", "none"
+	if _, err := admin.CoreV1().Nodes().Update(t.Context(), first, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	relabeled := until("what it is", func(n *corev1.Node) bool { return n.Labels[corev1.LabelOSStable] == runtime.GOOS })
+	if relabeled.Labels["example.com/rack"] != "8" {
+		t.Errorf("labels are %v", relabeled.Labels)
 	}
 	r.down.Store(true)
 	until("not ready", readiness(corev1.ConditionFalse))
