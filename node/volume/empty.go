@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,11 +14,16 @@ import (
 	"setpoint.dev/setpoint/node/cgroup"
 )
 
-// empty makes a folder for a pod's own files, once: what lies in it stays.
+// empty makes a folder for a pod's own files, once: what lies in it stays, and
+// so does what the pod makes of its modes and owners. A mark says that it was
+// made to the end.
 func (v *Volumes) empty(pod *corev1.Pod, volume *corev1.Volume) error {
 	dir, medium := v.place(pod, volume), volume.EmptyDir.Medium
-	_, err := os.Lstat(dir)
-	isNew := errors.Is(err, fs.ErrNotExist)
+	mark := filepath.Join(v.dir(pod.UID), "plugins", kindOf(volume), volume.Name, "ready")
+	if done, err := v.made(dir, mark, medium); err != nil || done {
+		return err
+	}
+	var err error
 	switch {
 	case medium == corev1.StorageMediumMemory && v.tmpfs:
 		err = v.memory(pod, dir, v.memorySize(pod, volume.EmptyDir.SizeLimit))
@@ -28,14 +34,37 @@ func (v *Volumes) empty(pod *corev1.Pod, volume *corev1.Volume) error {
 	default:
 		err = fmt.Errorf("unknown storage medium %q", medium)
 	}
-	if err != nil || !isNew {
+	if err != nil {
+		return err
+	}
+	if err := own(dir, fsGroup(pod), false, false); err != nil {
 		return err
 	}
 	if medium == corev1.StorageMediumMemory && !v.tmpfs {
 		v.cfg.Event(pod, corev1.EventTypeWarning, "VolumeNotInMemory",
 			fmt.Sprintf("volume %q is a folder on disk: this node may not mount file systems in memory", volume.Name))
 	}
-	return own(dir, fsGroup(pod), false, false)
+	if err := os.MkdirAll(filepath.Dir(mark), 0o750); err != nil {
+		return err
+	}
+	return os.WriteFile(mark, nil, 0o640)
+}
+
+// made reports whether a volume was made to the end, and is still there: what
+// lies in memory is not after a restart of the machine.
+func (v *Volumes) made(dir, mark string, medium corev1.StorageMedium) (bool, error) {
+	for _, path := range []string{mark, dir} {
+		if _, err := os.Lstat(path); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return false, nil
+			}
+			return false, err
+		}
+	}
+	if medium == corev1.StorageMediumDefault || !v.tmpfs {
+		return true, nil
+	}
+	return isMount(dir)
 }
 
 // makeDir makes a folder that every user of a container may use. What is above

@@ -4,9 +4,10 @@
 // In come pods and what their volumes refer to; out come folders with content,
 // and mounts for the runtime:
 //
-//	<dir>/<uid>/volumes/kubernetes.io~<kind>/<name>    a volume
-//	<dir>/<uid>/volume-subpaths/<volume>/<container>/N  a part of one, bound for mount N
-//	<dir>/<uid>/containers/<container>/<hash>           termination message of one run
+//	<dir>/<uid>/volumes/kubernetes.io~<kind>/<name>           a volume
+//	<dir>/<uid>/plugins/kubernetes.io~empty-dir/<name>/ready  says that it was made to the end
+//	<dir>/<uid>/volume-subpaths/<volume>/<container>/N        a part of one, bound for mount N
+//	<dir>/<uid>/containers/<container>/<hash>                 termination message of one run
 //	<dir>/<uid>/etc-hosts
 //
 // What always holds: content changes at once or not at all, and only when it

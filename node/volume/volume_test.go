@@ -252,6 +252,29 @@ func TestEmptyDir(t *testing.T) {
 	}
 }
 
+// TestEmptyDirCutShort kills the agent before a volume belongs to its group, and
+// lets the pod change a volume that was made.
+func TestEmptyDirCutShort(t *testing.T) {
+	v, p := open(t, sources()), pod(t, "[{name: d, emptyDir: {}}]")
+	group := int64(os.Getgid())
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	dir := v.place(p, &p.Spec.Volumes[0])
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []fs.FileMode{fs.ModeDir | fs.ModeSetgid | 0o777, fs.ModeDir | 0o700} {
+		if err := v.Prepare(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode() != want {
+			t.Errorf("mode is %v, %v, want %v", info.Mode(), err, want)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestWithoutMounts says so when memory is asked for and disk is given.
 func TestWithoutMounts(t *testing.T) {
 	var told []string
