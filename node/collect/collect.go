@@ -32,6 +32,7 @@ const (
 	minImageAge     = 2 * time.Minute
 	highPercent     = 85
 	lowPercent      = 80
+	never           = 100
 )
 
 // Runtime is what is asked of the container runtime.
@@ -70,6 +71,10 @@ type Config struct {
 	Pods func() (map[types.UID]bool, bool)
 	// ImageDisk looks at the file system that images are on.
 	ImageDisk func(ctx context.Context) (Disk, error)
+	// High is how full, in percent, the disk of images is when unused ones go, and
+	// Low how full it is then: 85 and 80 when they are 0. With a High of 100 no
+	// image goes.
+	High, Low int64
 	// Event tells what has become of the node.
 	Event func(kind, reason, message string)
 	// Logger is told what could not be removed.
@@ -91,6 +96,12 @@ func New(cfg Config) *Collector {
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(string, string, string) {}
+	}
+	if cfg.High == 0 {
+		cfg.High = highPercent
+	}
+	if cfg.Low == 0 {
+		cfg.Low = min(lowPercent, cfg.High)
 	}
 	return &Collector{cfg: cfg, images: map[string]Image{}}
 }
@@ -195,6 +206,9 @@ func (c *Collector) logs(pods map[types.UID]bool) error {
 // OldImages removes unused images, the longest unused first, when the disk is
 // nearly full, until enough of it is free.
 func (c *Collector) OldImages(ctx context.Context) error {
+	if c.cfg.High >= never {
+		return nil
+	}
 	if err := c.observe(ctx, time.Now()); err != nil {
 		return err
 	}
@@ -207,7 +221,7 @@ func (c *Collector) OldImages(ctx context.Context) error {
 		c.cfg.Event(corev1.EventTypeWarning, "InvalidDiskCapacity", err.Error())
 		return err
 	}
-	wanted := ToFree(disk)
+	wanted := ToFree(disk, c.cfg.High, c.cfg.Low)
 	if wanted <= 0 {
 		return nil
 	}

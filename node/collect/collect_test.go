@@ -158,7 +158,7 @@ func TestToFree(t *testing.T) {
 		{"more is free than there is", collect.Disk{Capacity: 1000, Available: 2000}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := collect.ToFree(test.disk); got != test.want {
+			if got := collect.ToFree(test.disk, 85, 80); got != test.want {
 				t.Errorf("got %d, want %d", got, test.want)
 			}
 		})
@@ -205,6 +205,10 @@ func TestImages(t *testing.T) {
 		t.Error(diff)
 	}
 	disk.Available = 0
+	careful := collect.New(collect.Config{Runtime: m, Images: m, High: 100, ImageDisk: func(context.Context) (collect.Disk, error) { return disk, nil }})
+	if err := careful.OldImages(t.Context()); err != nil || len(m.removed) != 1 {
+		t.Errorf("images that are to stay are removed: %v, %v", m.removed, err)
+	}
 	m.refuses = "c"
 	if err := c.OldImages(t.Context()); err == nil {
 		t.Error("an image that stays is not told of")

@@ -110,12 +110,13 @@ func Unused(images map[string]Image, now time.Time) []Image {
 
 func used(d Disk) int64 { return 100 - min(d.Available, d.Capacity)*100/d.Capacity }
 
-// ToFree is how much must go from a disk that is nearly full; 0 when it is not.
-func ToFree(d Disk) int64 {
-	if used(d) < highPercent {
+// ToFree is how much must go from a disk that is nearly full: 0 when less than
+// high percent are used, else what is above low percent.
+func ToFree(d Disk, high, low int64) int64 {
+	if used(d) < high {
 		return 0
 	}
-	return d.Capacity*(100-lowPercent)/100 - min(d.Available, d.Capacity)
+	return d.Capacity*(100-low)/100 - min(d.Available, d.Capacity)
 }
 
 func size(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
