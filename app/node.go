@@ -74,6 +74,9 @@ type Node struct {
 	// StaticPods is a folder of pods that are run whether or not the control plane
 	// says so; "" means that there are none.
 	StaticPods string
+	// ImagesHigh is how full the disk of images may be, in percent, before those that
+	// no container uses are removed; 0 means 85, and 100 keeps all.
+	ImagesHigh int64
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -265,7 +268,7 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 		Images: func(ctx context.Context) ([]*runtimeapi.Image, error) { return runtime.Images.ListImages(ctx, nil) },
 	})
 	rotator := &nodelog.Rotator{Runtime: agent.Owned(), Logger: n.Logger}
-	garbage := collect.New(collect.Config{Runtime: agent.Owned(), Images: runtime.Images, Logs: filepath.Join(n.Dir, "logs"), Pods: agent.Known, ImageDisk: imageDisk(agent, runtime), Logger: n.Logger})
+	garbage := collect.New(collect.Config{Runtime: agent.Owned(), Images: runtime.Images, Logs: filepath.Join(n.Dir, "logs"), Pods: agent.Known, ImageDisk: imageDisk(agent, runtime), High: n.ImagesHigh, Logger: n.Logger})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serving.Run(ctx, listener) })
 	for _, run := range []func(context.Context) error{agent.Run, registrar.Run, collector.Run, rotator.Run, garbage.Run} {

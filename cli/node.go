@@ -18,6 +18,7 @@ func runNodeFlags(c *cobra.Command, n *app.Node) {
 	f.BoolVar(&n.HostImages, "process-host-files", false, "have the process runtime take this machine's files for every image")
 	f.StringVar(&n.Dir, "node-dir", "", "folder of everything that pods are given (default node in the data folder)")
 	f.StringVar(&n.StaticPods, "static-pods", "", "folder of pods that are run whether or not the control plane says so")
+	f.Int64Var(&n.ImagesHigh, "image-gc-high-threshold", 85, "how full the disk of images may be, in percent, before those that no container uses are removed; 100 keeps all")
 	f.TextVar(&n.PodRange, "pod-cidr", netip.Prefix{}, "addresses of pods, where nobody has set up a network (default 10.244.0.0/24)")
 }
 
