@@ -479,14 +479,21 @@ func (a *App) bootstrap(ctx context.Context) error {
 		cfg.AdvertiseAddress, _ = netip.ParseAddr(host) // a name is no address to advertise
 	}
 	local := aggregate.Local(a.rest.Kinds())
+	stored := func(obj runtime.Object) (runtime.Object, error) { return a.rest.Stored(ctx, obj) }
+	var more []runtime.Object
+	if a.cfg.MetricsAPI {
+		var err error
+		if more, err = bootstrap.MetricsReader(stored); err != nil {
+			return err
+		}
+	}
 	if a.store.Current() == 0 {
 		objects, err := bootstrap.Objects(cfg)
 		if err != nil {
 			return err
 		}
-		return a.rest.Bootstrap(ctx, withServices(objects, local), bootstrap.Edition)
+		return a.rest.Bootstrap(ctx, withServices(append(objects, more...), local), bootstrap.Edition)
 	}
-	stored := func(obj runtime.Object) (runtime.Object, error) { return a.rest.Stored(ctx, obj) }
 	objects, err := bootstrap.Refresh(cfg, stored)
 	if err != nil {
 		return err
@@ -506,7 +513,7 @@ func (a *App) bootstrap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.rest.Bootstrap(ctx, withServices(objects, aggregate.Missing(local, have)), bootstrap.Edition); err != nil {
+	if err := a.rest.Bootstrap(ctx, withServices(append(objects, more...), aggregate.Missing(local, have)), bootstrap.Edition); err != nil {
 		return err
 	}
 	return a.aggregate.Restore(ctx, local, have)

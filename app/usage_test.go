@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -8,11 +9,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned"
+
+	"setpoint.dev/setpoint/app"
+	"setpoint.dev/setpoint/app/apptest"
 )
 
 // nodeStats says what is used on the site's node: by the pod web, by one of which
@@ -93,6 +99,32 @@ func TestUsage(t *testing.T) {
 	}
 	if asked := s.counted.Load(); asked > 2 {
 		t.Errorf("the node was asked %d times", asked)
+	}
+}
+
+// TestWhoSeesUsage has a user who may view, after the controller has put that role
+// together, and after a restart.
+func TestWhoSeesUsage(t *testing.T) {
+	cfg := app.Config{Data: t.TempDir(), MetricsAPI: true, Controllers: []string{"clusterrole-aggregation-controller"}}
+	for range 2 {
+		p := apptest.StartOn(t, cfg)
+		admin := clients(t, p.Config)
+		viewer := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "viewers"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "jane"}},
+		}
+		if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), viewer, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		jane := rest.CopyConfig(p.Config)
+		jane.Impersonate.UserName = "jane"
+		apptest.Eventually(t, func(context.Context) string {
+			if code, body := ask(t, jane, http.MethodGet, "/apis/metrics.k8s.io/v1beta1/pods"); code != 200 {
+				return body
+			}
+			return ""
+		})
+		p.Stop()
 	}
 }
 
