@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	gwebsocket "github.com/gorilla/websocket"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -101,6 +102,7 @@ while read line; do echo "heard $line"; done; wait`
 	clients := n.restConfig(t)
 
 	t.Run("exec", func(t *testing.T) { n.testExec(t, clients) })
+	t.Run("exec by WebSocket", n.testWebSocket)
 	t.Run("run", func(t *testing.T) {
 		if code, body := n.ask(t, n.client(n.admin), http.MethodPost, "/run/ns/p/c?cmd=echo+hello+there", ""); code != 200 || body != "hello there\n" {
 			t.Errorf("%d %s", code, body)
@@ -171,6 +173,31 @@ func (n *node) testExec(t *testing.T, cfg *rest.Config) {
 	}
 	if code, body := n.ask(t, n.client(n.admin), http.MethodPost, "/exec/ns/p/c?command=true", ""); code != 400 || !strings.Contains(body, "you must specify at least 1 of stdin, stdout, stderr") {
 		t.Errorf("no streams: %d %s", code, body)
+	}
+}
+
+// testWebSocket runs a command as clients do that do not close streams one by one,
+// and are not translated on their way here.
+func (n *node) testWebSocket(t *testing.T) {
+	dialer := gwebsocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: n.ca.pool(), Certificates: []tls.Certificate{n.admin}}, Subprotocols: []string{"v4.channel.k8s.io"}}
+	conn, answer, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(n.url, "https")+"/exec/ns/p/c?command=echo&command=remote&output=1&error=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = answer.Body.Close() // it has none
+	out := ""
+	for {
+		_, message, err := conn.ReadMessage()
+		if err != nil {
+			break // the command has ended
+		}
+		if len(message) > 1 && message[0] == 1 {
+			out += string(message[1:])
+		}
+	}
+	if out != "remote\n" {
+		t.Errorf("%q", out)
 	}
 }
 

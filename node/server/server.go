@@ -54,7 +54,8 @@ type Config struct {
 	Healthy func() error
 	// Metrics and Probes are what the agent counts; nil counts nothing.
 	Metrics, Probes prometheus.Gatherer
-	// Settings are what the agent was told, for those who want to read it.
+	// Settings are what the agent was told, for those who want to read it; nil is
+	// nothing.
 	Settings any
 	// LogDir is a folder of logs of the machine; "" means /var/log.
 	LogDir string
@@ -109,6 +110,9 @@ func New(cfg Config) *Server {
 	}
 	if cfg.LogDir == "" {
 		cfg.LogDir = "/var/log"
+	}
+	if cfg.Settings == nil {
+		cfg.Settings = struct{}{}
 	}
 	if cfg.Healthy == nil {
 		cfg.Healthy = func() error { return nil }

@@ -208,6 +208,7 @@ func TestWhoMay(t *testing.T) {
 		{"fine-grained", "GET", "/pods", "", []tls.Certificate{n.ca.user(t, "amy", "x")}, 200, `"kind":"PodList"`},
 		{"fine-grained, something else", "GET", "/logs/", "", []tls.Certificate{n.ca.user(t, "amy", "x")}, 403, "subresource(s)=[log]"},
 		{"what the API does not say", "GET", "/metrics", "", []tls.Certificate{n.ca.user(t, "nobody-knows", "x")}, 500, "Authorization error (user=nobody-knows, verb=get, resource=nodes, subresource=metrics)"},
+		{"settings", "GET", "/configz", "", []tls.Certificate{n.admin}, 200, `{"kubeletconfig":{}}`},
 		{"no such path", "GET", "/x", "", []tls.Certificate{n.admin}, 404, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
