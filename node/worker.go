@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"setpoint.dev/setpoint/node/admit"
@@ -233,6 +235,7 @@ func (w *worker) vanish(ctx context.Context, p *corev1.Pod, seen *observe.Pod) e
 // live goes round with a pod that the API has.
 func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (time.Duration, error) {
 	if !w.known {
+		w.introduce(ctx, p)
 		w.old, w.known = p.Status, true
 		if m := w.mirror(p); m != nil {
 			w.old = m.Status
@@ -263,6 +266,31 @@ func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (ti
 	}
 	w.agent.probes.Update(p, s)
 	return w.act(ctx, p, seen, left)
+}
+
+// Pauses of introduce, and how long it goes on.
+const firstLook, longestLook, introduction = 5 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second
+
+// introduce waits until the API lets the node have what belongs to a pod. Who may
+// what is known there a moment after the pod is; whoever asks too soon is refused,
+// and users would be told of it.
+func (w *worker) introduce(ctx context.Context, p *corev1.Pod) {
+	if static.Is(p) || status.Terminal(p.Status.Phase) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, introduction)
+	defer cancel()
+	for pause := firstLook; ; pause = min(2*pause, longestLook) {
+		_, err := w.agent.cfg.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		if !apierrors.IsForbidden(err) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // act makes a plan and takes its steps.
