@@ -57,7 +57,9 @@ func (r *Runtime) describe(s *sandbox, c *container) error {
 	if err := r.identify(c, im); err != nil {
 		return err
 	}
-	r.rights(c)
+	if err := r.rights(c); err != nil {
+		return err
+	}
 	c.Spec.Env = environment(s, c, im)
 	return r.view(s, c, im)
 }
@@ -150,14 +152,19 @@ func environment(s *sandbox, c *container, im *img) []string {
 	return env
 }
 
-// rights says which capabilities the process may have.
-func (r *Runtime) rights(c *container) {
+// rights says which capabilities the process may have. Profiles cannot be applied;
+// one that somebody wrote is asked for on purpose.
+func (r *Runtime) rights(c *container) error {
 	security := c.Config.P.GetLinux().GetSecurityContext()
+	if profile := security.GetSeccomp(); profile.GetProfileType() == runtimeapi.SecurityProfile_Localhost && !security.GetPrivileged() {
+		return status.Errorf(codes.FailedPrecondition, "the seccomp profile %q cannot be applied by the process runtime", profile.GetLocalhostRef())
+	}
 	c.Spec.NoNewPrivileges = security.GetNoNewPrivs()
 	if security.GetPrivileged() || r.mounts == mountsNone && os.Geteuid() != 0 {
-		return
+		return nil
 	}
 	c.Spec.KeepCapabilities = capabilities(security.GetCapabilities())
+	return nil
 }
 
 // view says what the container sees, where it can see anything but the host's
@@ -167,7 +174,8 @@ func (r *Runtime) view(s *sandbox, c *container, im *img) error {
 	if err != nil {
 		return err
 	}
-	readOnly := c.Config.P.GetLinux().GetSecurityContext().GetReadonlyRootfs()
+	security := c.Config.P.GetLinux().GetSecurityContext()
+	readOnly := security.GetReadonlyRootfs()
 	if r.mounts == mountsNone {
 		if readOnly {
 			return status.Errorf(codes.FailedPrecondition, "a read-only root cannot be given here: %s", r.why)
@@ -176,12 +184,13 @@ func (r *Runtime) view(s *sandbox, c *container, im *img) error {
 	}
 	c.Spec.Root = &rootfs.Plan{
 		At: filepath.Join(c.dir, "root"), Image: im.Root, Mounts: mounts, ReadOnly: readOnly, User: r.mounts == mountsAsUser,
+		Masked: security.GetMaskedPaths(), Fixed: security.GetReadonlyPaths(),
 	}
 	if im.Root != "" {
 		c.Spec.Root.Upper, c.Spec.Root.Work = filepath.Join(c.dir, "upper"), filepath.Join(c.dir, "work")
 	}
 	if s.Config.P.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		c.Spec.Hostname = s.Config.P.GetHostname()
+		c.Spec.OwnName, c.Spec.Hostname = true, s.Config.P.GetHostname()
 	}
 	return nil
 }
@@ -259,6 +268,12 @@ func (r *Runtime) mount(m *runtimeapi.Mount) (rootfs.Mount, error) {
 	}
 	if m.GetImage().GetImage() != "" {
 		return r.imageMount(m, one)
+	}
+	if one.Deep && !one.ReadOnly {
+		return one, status.Errorf(codes.InvalidArgument, "recursive read-only mount conflicts with RO=%v: %q", one.ReadOnly, target)
+	}
+	if one.Deep && m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
+		return one, status.Errorf(codes.InvalidArgument, "recursive read-only mount conflicts with propagation %v: %q", m.GetPropagation(), target)
 	}
 	if m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 		return one, status.Errorf(codes.FailedPrecondition, "mounts of a container cannot be shown to the host: %q asks for bidirectional propagation", target)

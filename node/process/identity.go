@@ -100,6 +100,9 @@ func (r *Runtime) identify(c *container, im *img) error {
 
 // user finds the user of a container.
 func (im *img) user(security *runtimeapi.LinuxContainerSecurityContext) (supervise.User, error) {
+	if security.GetRunAsGroup() != nil && security.GetRunAsUser() == nil && security.GetRunAsUsername() == "" {
+		return supervise.User{}, status.Errorf(codes.InvalidArgument, "user group %q is specified without user", strconv.FormatInt(security.GetRunAsGroup().GetValue(), 10))
+	}
 	name, group, _ := strings.Cut(im.User, ":")
 	switch {
 	case security.GetRunAsUser() != nil:

@@ -204,6 +204,61 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestContainerRefused is TestRefused for containers.
+func TestContainerRefused(t *testing.T) {
+	r := start(t, process.Config{Dir: folder(t)})
+	client := dial(t, r)
+	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod"}}
+	pod, err := client.Runtime.RunPodSandbox(t.Context(), sandbox, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	mount := func(m *runtimeapi.Mount) func(*runtimeapi.ContainerConfig) {
+		return func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{m} }
+	}
+	security := func(s *runtimeapi.LinuxContainerSecurityContext) func(*runtimeapi.ContainerConfig) {
+		return func(c *runtimeapi.ContainerConfig) { c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: s} }
+	}
+	for name, test := range map[string]struct {
+		change func(*runtimeapi.ContainerConfig)
+		want   string
+	}{
+		"an image that is not there": {func(c *runtimeapi.ContainerConfig) { c.Image.Image = "example.org/none:1" }, `failed to resolve image "example.org/none:1"`},
+		"nothing to run":             {func(c *runtimeapi.ContainerConfig) { c.Command = nil }, "no command specified"},
+		"mounts for the host": {
+			mount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/x", Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL}),
+			"cannot be shown to the host",
+		},
+		"deep, but not read-only": {mount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/x", RecursiveReadOnly: true}), "recursive read-only mount conflicts with RO=false"},
+		"deep, but following": {
+			mount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/x", Readonly: true, RecursiveReadOnly: true, Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}),
+			"recursive read-only mount conflicts with propagation",
+		},
+		"a mount on the root":  {mount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/"}), `invalid mount path "/"`},
+		"a group without user": {security(&runtimeapi.LinuxContainerSecurityContext{RunAsGroup: &runtimeapi.Int64Value{Value: 5}}), `user group "5" is specified without user`},
+		"a user of no name":    {security(&runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "no-such-user"}), `failed to get user "no-such-user"`},
+		"a profile": {
+			security(&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "mine.json"}}),
+			`the seccomp profile "mine.json" cannot be applied`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := &runtimeapi.ContainerConfig{
+				Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: process.HostImage}, Command: []string{"true"},
+			}
+			test.change(config)
+			_, err := client.Runtime.CreateContainer(t.Context(), pod, config, sandbox)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	if left, err := os.ReadDir(filepath.Join(r.cfg.Dir, "containers")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
 // TestWithoutMounts: where nothing can be mounted, what needs no mount runs, and
 // what does is refused with the reason.
 func TestWithoutMounts(t *testing.T) {

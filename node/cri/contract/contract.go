@@ -64,6 +64,7 @@ func Run(t *testing.T, s Subject) {
 		{"capabilities", capabilities},
 		{"mounts", mounts},
 		{"read-only root", readOnlyRoot},
+		{"masked and read-only paths", coveredPaths},
 		{"hostname", hostname},
 		{"logs", logs},
 		{"log rotation", logRotation},

@@ -126,6 +126,16 @@ func mounts(t *testing.T, b *bench) {
 	}
 }
 
+func coveredPaths(t *testing.T, b *bench) {
+	p := b.pod(t)
+	config := p.shell("cat /proc/version; ls /proc/irq; cat /proc/cmdline > /dev/null && echo seen; touch /tmp/no 2>/dev/null || echo fixed")
+	config.Linux.SecurityContext.MaskedPaths = []string{"/proc/version", "/proc/irq", "/proc/no/such"}
+	config.Linux.SecurityContext.ReadonlyPaths = []string{"/tmp", "/no/such"}
+	if diff := cmp.Diff([]string{"seen", "fixed"}, p.says(t, config)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func readOnlyRoot(t *testing.T, b *bench) {
 	p := b.pod(t)
 	dir := filepath.Join(b.dir, "volume")

@@ -48,6 +48,10 @@ type Plan struct {
 	Work  string `json:"work,omitempty"`
 	// ReadOnly is for the root itself, not for Mounts.
 	ReadOnly bool `json:"readOnly,omitempty"`
+	// Masked are paths whose files are not to be seen, Fixed those not to be
+	// written. Paths that are not there are left out.
+	Masked []string `json:"masked,omitempty"`
+	Fixed  []string `json:"fixed,omitempty"`
 	// Mounts are made in this order.
 	Mounts []Mount `json:"mounts,omitempty"`
 	// User says that the namespace belongs to a user namespace.
@@ -95,7 +99,55 @@ func Build(p Plan) error {
 			return err
 		}
 	}
+	if err := b.hide(); err != nil {
+		return err
+	}
 	return b.seal()
+}
+
+// hide covers what is not to be seen, and keeps what is not to be written.
+func (b *builder) hide() error {
+	each := func(paths []string, do func(at string, folder bool) error) error {
+		for _, name := range paths {
+			f, err := b.root.At(name, unix.O_PATH)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			info, err := f.Stat()
+			if err == nil {
+				err = do(inside.Handle(f), info.IsDir())
+			}
+			_ = f.Close()
+			if err != nil {
+				return fmt.Errorf("cover %s: %w", name, err)
+			}
+		}
+		return nil
+	}
+	// A handle is of what lies below a mount on it; the mount is found by its path.
+	fixed := func(at string, _ bool) error {
+		if err := unix.Mount(at, at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return err
+		}
+		where, err := os.Readlink(at)
+		if err != nil {
+			return err
+		}
+		return readOnly(where, false)
+	}
+	masked := func(at string, folder bool) error {
+		if folder {
+			return unix.Mount("tmpfs", at, "tmpfs", unix.MS_RDONLY, "")
+		}
+		return unix.Mount("/dev/null", at, "", unix.MS_BIND, "")
+	}
+	if err := each(b.Fixed, fixed); err != nil {
+		return err
+	}
+	return each(b.Masked, masked)
 }
 
 // base mounts the image, or the host's files, as the root.

@@ -55,7 +55,9 @@ type Spec struct {
 	Log string `json:"log,omitempty"`
 	// Root is what it sees; nil for the host's files as they are.
 	Root *rootfs.Plan `json:"root,omitempty"`
-	// Hostname is for a name of its own; it needs Root.
+	// OwnName keeps the machine's name from it, and Hostname is what it has instead,
+	// if not empty. Both need Root.
+	OwnName  bool   `json:"ownName,omitempty"`
 	Hostname string `json:"hostname,omitempty"`
 	// User is who it runs as; nil for whoever the supervisor is.
 	User *User `json:"user,omitempty"`

@@ -99,7 +99,7 @@ func (s *Spec) attributes() *syscall.SysProcAttr {
 		return a
 	}
 	a.Cloneflags = unix.CLONE_NEWNS
-	if s.Hostname != "" {
+	if s.OwnName {
 		a.Cloneflags |= unix.CLONE_NEWUTS
 	}
 	if s.Root.User {

@@ -137,7 +137,7 @@ func (s *supervisor) view() error {
 		}
 		at = s.spec.Root.At
 	}
-	if s.spec.Hostname != "" {
+	if s.spec.OwnName && s.spec.Hostname != "" {
 		if err := unix.Sethostname([]byte(s.spec.Hostname)); err != nil {
 			return fmt.Errorf("set the hostname: %w", err)
 		}
