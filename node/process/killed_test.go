@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -127,24 +128,15 @@ func TestKilledAtRandom(t *testing.T) {
 	const pods = 20
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Duration(50+rand.IntN(300)) * time.Millisecond):
-				k.kill(t)
-				k.start(t)
-			}
-		}
-	}()
+	killing, stop := context.WithCancel(ctx)
+	var killer sync.WaitGroup
+	killer.Go(func() { killAtRandom(killing, t, k) })
+	t.Cleanup(func() { stop(); killer.Wait() })
 	for i := range pods {
 		live(ctx, t, k, dir, i)
 	}
-	close(stop)
-	<-stopped
+	stop()
+	killer.Wait()
 	for i := range pods {
 		b, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil || string(b) != "ran\n" {
@@ -154,6 +146,26 @@ func TestKilledAtRandom(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Join(k.dir, "containers"))
 	if err != nil || len(entries) != 0 {
 		t.Errorf("left: %v %v", entries, err)
+	}
+}
+
+// killAtRandom kills a runtime, and starts it anew, until ctx ends. It is killed
+// some time after it has answered, however slow the machine is.
+func killAtRandom(ctx context.Context, t *testing.T, k *killable) {
+	t.Helper()
+	for {
+		c, err := cri.Dial(ctx, filepath.Join(k.dir, "cri.sock"))
+		if err != nil {
+			return // ctx has ended
+		}
+		_ = c.Close(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(rand.IntN(400)) * time.Millisecond):
+			k.kill(t)
+			k.start(t)
+		}
 	}
 }
 
