@@ -37,22 +37,18 @@ func logs(t *testing.T, b *bench) {
 	if s := b.ended(t, p.start(t, config)); s.GetExitCode() != 0 {
 		t.Fatalf("%v", s)
 	}
-	var joined []line
+	got := map[string][]string{}
+	partial := map[string]bool{}
 	for _, l := range p.log(t, config) {
 		if l.at.Before(before.Add(-time.Second)) || l.at.After(time.Now().Add(time.Second)) {
 			t.Errorf("time of a line: %v", l.at)
 		}
-		if n := len(joined); n > 0 && joined[n-1].tag == "P" {
-			joined[n-1].text += l.text
-			joined[n-1].tag = l.tag
-			continue
+		if n := len(got[l.stream]); partial[l.stream] {
+			got[l.stream][n-1] += l.text
+		} else {
+			got[l.stream] = append(got[l.stream], l.text)
 		}
-		joined = append(joined, l)
-	}
-	got := map[string][]string{}
-	for _, l := range joined {
-		got[l.stream] = append(got[l.stream], l.text)
-		if l.tag != "F" && l.text != "unended" {
+		if partial[l.stream] = l.tag == "P"; !partial[l.stream] && l.tag != "F" {
 			t.Errorf("tag %s of %.20q", l.tag, l.text)
 		}
 	}
