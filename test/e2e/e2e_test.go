@@ -81,7 +81,7 @@ func TestSpecsThatNeedANodePass(t *testing.T) {
 	tools := built(t)
 	runtime := containerd(t, tools)
 	logs := t.TempDir()
-	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", filepath.Join(logs, "node"), "--image-gc-high-threshold", "100")
+	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", filepath.Join(logs, "node"), "--image-gc-high-threshold", "100", "--allow-privileged")
 	judge(t, tools, kubeconfig, specs, "--minStartupPods=0")
 }
 
