@@ -75,11 +75,16 @@ func (s *scope) roll() {
 	}
 }
 
-// grown is the size that the current set can have now.
+// grown is the size that the current set can have now. It does not grow while a
+// set has a size that nobody has seen yet: it may still be making the pods of the
+// size before, which neither its size nor its status tells of.
 func (s *scope) grown() int32 {
 	have := replicas(s.current)
 	if have >= s.wanted() {
 		return s.wanted()
+	}
+	if slices.ContainsFunc(s.all(), unseen) {
+		return have
 	}
 	room := s.wanted() + s.surge() - sum(s.all(), present)
 	return have + max(0, min(room, s.wanted()-have))
@@ -88,6 +93,10 @@ func (s *scope) grown() int32 {
 // present is how many pods of the set there may be: those that it asks for, and
 // those that it has not let go yet.
 func present(set *appsv1.ReplicaSet) int32 { return max(replicas(set), set.Status.Replicas) }
+
+// unseen says that a set that exists has changed since its controller last
+// looked at it.
+func unseen(set *appsv1.ReplicaSet) bool { return set.Status.ObservedGeneration < set.Generation }
 
 // tellCreated says how large a new set begins.
 func (s *scope) tellCreated() {
