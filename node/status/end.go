@@ -43,12 +43,14 @@ func Refused(pod *corev1.Pod, why Why, now time.Time) corev1.PodStatus {
 	return s
 }
 
-// lose words a container that nobody knows the end of.
+// lose words a container that nobody knows the end of. One whose end is known
+// stays as it is: an init container that has done its work is ready.
 func lose(s *corev1.ContainerStatus) {
-	if s.State.Terminated == nil {
-		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: unknown, Message: lostOnEnd, ExitCode: lostCode}}
+	if s.State.Terminated != nil {
+		return
 	}
 	no := false
+	s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: unknown, Message: lostOnEnd, ExitCode: lostCode}}
 	s.Ready, s.Started = false, &no
 }
 
