@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 
 	"setpoint.dev/setpoint/app/apptest"
 )
@@ -108,12 +109,17 @@ func TestForeground(t *testing.T) {
 	w.create(owned("c", b))
 	w.deleteA(metav1.DeletePropagationForeground)
 	w.eventually(w.names, "a:0 b:1 ")
-	b, err := w.CoreV1().ConfigMaps("default").Get(t.Context(), "b", metav1.GetOptions{})
+	// The collector may change it at the same time.
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		b, err := w.CoreV1().ConfigMaps("default").Get(t.Context(), "b", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		b.Finalizers = nil
+		_, err = w.CoreV1().ConfigMaps("default").Update(t.Context(), b, metav1.UpdateOptions{})
+		return err
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	b.Finalizers = nil
-	if _, err := w.CoreV1().ConfigMaps("default").Update(t.Context(), b, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually(w.names, "")
