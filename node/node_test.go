@@ -229,15 +229,15 @@ func TestPods(t *testing.T) {
 	t.Run("init containers come first, sidecars stay as long as they are needed", func(t *testing.T) {
 		s.t = t
 		always := corev1.ContainerRestartPolicyAlways
-		s.pod("ordered", "test -f /work/proxy && sleep 1", func(p *corev1.Pod) {
+		s.pod("ordered", "test -f /made/proxy && sleep 1", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "work", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-			mounts := []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
+			mounts := []corev1.VolumeMount{{Name: "work", MountPath: "/made"}}
 			p.Spec.Containers[0].VolumeMounts = mounts
 			p.Spec.InitContainers = []corev1.Container{
-				{Name: "setup", Image: "busybox:1.36", Command: []string{"touch", "/work/setup"}, VolumeMounts: mounts},
+				{Name: "setup", Image: "busybox:1.36", Command: []string{"touch", "/made/setup"}, VolumeMounts: mounts},
 				{
-					Name: "proxy", Image: "busybox:1.36", Command: []string{"sh", "-c", "test -f /work/setup && touch /work/proxy && sleep 1000"}, VolumeMounts: mounts, RestartPolicy: &always,
-					StartupProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/work/proxy"}}}, PeriodSeconds: 1},
+					Name: "proxy", Image: "busybox:1.36", Command: []string{"sh", "-c", "test -f /made/setup && touch /made/proxy && sleep 1000"}, VolumeMounts: mounts, RestartPolicy: &always,
+					StartupProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/made/proxy"}}}, PeriodSeconds: 1},
 				},
 			}
 		})
