@@ -34,15 +34,21 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		select {
 		case <-time.After(trimAfter):
-			if err := trim(); err != nil {
-				a.cfg.Logger.Debug("memory of the start is not given back", "error", err)
-			}
-			paceHeap(ctx)
+			a.giveBack()
+			paceHeap(ctx, a.giveBack)
 		case <-ctx.Done():
 		}
 		return nil
 	})
 	a.tendPlane(ctx, g)
+}
+
+// giveBack gives back what the start, or a time of much work, has needed and a
+// quiet server does not.
+func (a *App) giveBack() {
+	if err := trim(); err != nil {
+		a.cfg.Logger.Debug("pages of the program are not given back", "error", err)
+	}
 }
 
 // tendPlane starts what looks after the plane until ctx ends.

@@ -23,9 +23,9 @@ const (
 	cycleMetric = "/gc/cycles/total:gc-cycles"
 )
 
-// paceHeap tends the collector's pace until ctx ends. Who has set one by
-// themselves keeps it.
-func paceHeap(ctx context.Context) {
+// paceHeap tends the collector's pace until ctx ends, and calls quiet when a time
+// of much work is over. Who has set a pace by themselves keeps it.
+func paceHeap(ctx context.Context, quiet func()) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -43,6 +43,7 @@ func paceHeap(ctx context.Context) {
 				debug.FreeOSMemory()
 				metrics.Read(seen)
 				p.cycles = seen[1].Value.Uint64() // our own is no sign of work
+				quiet()
 			}
 		case <-ctx.Done():
 			tick.Stop()

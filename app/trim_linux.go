@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trim gives back the pages of the program's own file that the start has
-// touched: most are of initializers that never run again. What is needed later
-// is mapped anew from the page cache, a few microseconds at a time.
+// trim gives back the pages of the program's own file that have been touched:
+// after the start most are of initializers that never run again. What is needed
+// later is mapped anew from the page cache, a few microseconds at a time.
 func trim() error {
 	clean, err := ownPages()
 	for _, m := range clean {

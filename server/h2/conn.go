@@ -33,10 +33,11 @@ type conn struct {
 
 	mu      sync.Mutex
 	streams map[uint32]*stream
-	highest uint32    // the last stream that the client has begun, and we have heard
+	highest uint32    // the last stream that the client has begun
 	running int       // handlers that have begun and not ended
 	waiting []*stream // requests that wait for a handler
 	leaving bool      // the client has been told to go elsewhere
+	heeded  uint32    // the last stream that is carried out when leaving
 	closed  error     // why the connection has ended
 
 	out     []byte // frames that nobody has written yet

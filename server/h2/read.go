@@ -177,10 +177,10 @@ func (c *conn) takeHeaders(f *http2.MetaHeadersFrame) error {
 	if id <= c.highest {
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
 	}
-	if c.leaving {
-		return nil // it was told that nobody listens
-	}
 	c.highest = id
+	if c.leaving {
+		return nil // it will hear, or has heard, that nobody listens
+	}
 	if f.HasPriority() && f.Priority.StreamDep == id {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -259,5 +260,59 @@ func TestQuestionsWithoutReading(t *testing.T) {
 	}
 	if err == nil {
 		t.Error("it goes on")
+	}
+}
+
+// TestRequestsAfterGoodbye: what a client asks, gives up and sends before it
+// hears that the server leaves is ignored, and does not harm what goes on.
+func TestRequestsAfterGoodbye(t *testing.T) {
+	here, goOn := make(chan struct{}), make(chan struct{})
+	url, _, s := start(t, h2.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		close(here)
+		<-goOn
+		_, _ = io.WriteString(w, "done")
+	})
+	w := dial(t, url)
+	if err := w.ask(1, true, plain...); err != nil {
+		t.Fatal(err)
+	}
+	<-here
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	for {
+		f, err := w.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g, is := f.(*http2.GoAwayFrame); is {
+			if g.LastStreamID != 1 || g.ErrCode != http2.ErrCodeNo {
+				t.Errorf("goodbye after %d with %s", g.LastStreamID, g.ErrCode)
+			}
+			break
+		}
+	}
+	err := errors.Join(w.ask(3, false, plain...), w.WriteData(3, true, []byte("more")), w.WriteWindowUpdate(3, 10),
+		w.ask(5, true, plain...), w.WriteRSTStream(5, http2.ErrCodeCancel), w.WritePing(false, [8]byte{1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for body := ""; body != "done"; {
+		f, err := w.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch f := f.(type) {
+		case *http2.PingFrame: // all before it has been taken
+			close(goOn)
+		case *http2.DataFrame:
+			body += string(f.Data())
+		case *http2.GoAwayFrame:
+			t.Fatalf("a second goodbye: %s", f.ErrCode)
+		}
 	}
 }

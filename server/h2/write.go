@@ -163,8 +163,10 @@ func (c *conn) goAway(code http2.ErrCode) {
 	if c.closed != nil || c.leaving && code == http2.ErrCodeNo {
 		return
 	}
-	c.leaving = true
-	payload := binary.BigEndian.AppendUint32(nil, c.highest)
+	if !c.leaving {
+		c.leaving, c.heeded = true, c.highest
+	}
+	payload := binary.BigEndian.AppendUint32(nil, c.heeded)
 	c.frame(http2.FrameGoAway, 0, 0, binary.BigEndian.AppendUint32(payload, uint32(code)))
 	c.wakeWriter()
 }
