@@ -48,6 +48,7 @@ import (
 	"setpoint.dev/setpoint/server/authz"
 	"setpoint.dev/setpoint/server/bootstrap"
 	"setpoint.dev/setpoint/server/discovery"
+	"setpoint.dev/setpoint/server/fair"
 	"setpoint.dev/setpoint/server/openapi"
 	served "setpoint.dev/setpoint/server/planes"
 	"setpoint.dev/setpoint/server/rest"
@@ -112,6 +113,8 @@ type Config struct {
 	// streams before it is asked whether it is still there, and PingWithin how
 	// long it has to answer; 0 means 30 and 15 seconds.
 	PingAfter, PingWithin time.Duration
+	// Fairness says how many requests may be under way, and who waits.
+	Fairness Fairness
 	// Controllers are those that run: names, "*" for all, "-name" for all but that
 	// one. None means that none run.
 	Controllers []string
@@ -158,6 +161,7 @@ type App struct {
 	store       *store.Store
 	hub         *watch.Hub
 	kinds       *crd.Registry
+	fair        *fair.Gate
 	rest        *rest.Handler
 	server      *server.Server
 	listener    net.Listener
@@ -346,6 +350,9 @@ func (a *App) buildPlane(ctx context.Context) error {
 		cfg.Like = a.main.rest
 	}
 	a.rest = rest.New(cfg)
+	if a.fair, err = a.newGate(); err != nil {
+		return err
+	}
 	door := a.door(a.rest, all)
 	if a.main == nil {
 		a.aggregate = aggregate.New(aggregate.Config{
@@ -378,7 +385,7 @@ func (a *App) door(objects *rest.Handler, all func() *kinds.List) server.Config 
 	return server.Config{
 		REST: objects, Discovery: discovery.New(all, codec.New(legacyscheme.Scheme), a.Address()), OpenAPI: openapi.New(all, server.Version()),
 		Elsewhere: func(string) http.Handler { return nil }, Placements: http.HandlerFunc(a.servePlacements), Authn: a.who, Authz: a.may, Issuer: a.issuer, Logger: a.cfg.Logger,
-		Certificate: a.certificate, Self: pki.IsNodeClient, Drained: a.drained, EndAtOnce: a.cfg.EndAtOnce,
+		Fair: a.fair, Certificate: a.certificate, Self: pki.IsNodeClient, Drained: a.drained, EndAtOnce: a.cfg.EndAtOnce,
 		Audit: a.audit, Metrics: a.counts, RequestTimeout: a.cfg.RequestTimeout, WriteTimeout: a.cfg.WriteTimeout, PingAfter: a.cfg.PingAfter, PingWithin: a.cfg.PingWithin,
 	}
 }
@@ -562,6 +569,9 @@ func (a *App) Run(ctx context.Context) error {
 		<-hubs.Done()
 		return a.planes.close()
 	})
+	if a.fair != nil {
+		g.Go(func() error { return a.fair.Run(ctx) })
+	}
 	a.startBackground(hubs, &g)
 	if a.control != nil {
 		g.Go(func() error { return a.control.Run(ctx) })

@@ -20,14 +20,14 @@ func TestTheAPIServersFlags(t *testing.T) {
 		--client-ca-file=/c/ca.crt --disable-admission-plugins=ServiceAccount --etcd-servers=http://127.0.0.1:1 --secure-port=2
 		--service-account-issuer=https://127.0.0.1:2/ --service-account-key-file=/c/sa.crt --service-account-signing-key-file=/c/sa.key
 		--service-cluster-ip-range=10.0.0.0/24,fd00::/112 --service-node-port-range=100-199
-		--feature-gates=A=true --runtime-config=api/all=true -v=4 --vmodule=a=1 --watch-cache --profiling=false --max-requests-inflight=5`)
+		--feature-gates=A=true --runtime-config=api/all=true -v=4 --vmodule=a=1 --watch-cache --profiling=false --shutdown-delay-duration=5s`)
 	c := apiserverCommand()
 	if err := c.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
 	got := worthSaying(c.Flags())
 	slices.Sort(got)
-	if want := []string{"feature-gates", "max-requests-inflight", "profiling", "runtime-config", "watch-cache"}; !slices.Equal(got, want) {
+	if want := []string{"feature-gates", "profiling", "runtime-config", "shutdown-delay-duration", "watch-cache"}; !slices.Equal(got, want) {
 		t.Errorf("it is told that %v change nothing, want %v", got, want)
 	}
 	if err := apiserverCommand().ParseFlags([]string{"--insecure-port=0"}); err == nil {

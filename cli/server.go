@@ -134,6 +134,10 @@ func requestFlags(c *cobra.Command, cfg *app.Config) {
 	f.IntVar(&cfg.Audit.MaxBackups, "audit-log-maxbackup", 0, "old audit logs to keep; 0 keeps all")
 	f.IntVar(&cfg.Audit.MaxAge, "audit-log-maxage", 0, "days to keep old audit logs for; 0 is forever")
 	f.DurationVar(&cfg.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not meant to last")
+	f.IntVar(&cfg.Fairness.Reads, "max-requests-inflight", 400, "how many requests that change nothing may be under way; priority levels share this and the next")
+	f.IntVar(&cfg.Fairness.Writes, "max-mutating-requests-inflight", 200, "how many requests that change something may be under way")
+	f.Var(&unless{&cfg.Fairness.Off}, "enable-priority-and-fairness", "let requests in by flow schemas and priority levels, in turn (default true)")
+	f.Lookup("enable-priority-and-fairness").NoOptDefVal = "true"
 	f.DurationVar(&cfg.EventTTL, "event-ttl", time.Hour, "how long events are kept")
 }
 

@@ -102,17 +102,17 @@ func New() *Metrics {
 
 // Handler serves the Prometheus text.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(prometheus.Gatherers{m.registry, prometheus.GathererFunc(ofAdmission)}, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(prometheus.Gatherers{m.registry, prometheus.GathererFunc(ofUpstream)}, promhttp.HandlerOpts{})
 }
 
-// ofAdmission are the metrics that upstream's parts of admission count in the
-// registry of the process.
-func ofAdmission() ([]*dto.MetricFamily, error) {
+// ofUpstream are the metrics that upstream's parts of admission and fairness count
+// in the registry of the process.
+func ofUpstream() ([]*dto.MetricFamily, error) {
 	all, err := legacyregistry.DefaultGatherer.Gather()
 	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool {
 		name := f.GetName()
 		return !strings.HasPrefix(name, "apiserver_admission_") && !strings.HasPrefix(name, "apiserver_validating_admission_policy_") &&
-			!strings.HasPrefix(name, "apiserver_mutating_admission_policy_")
+			!strings.HasPrefix(name, "apiserver_mutating_admission_policy_") && !strings.HasPrefix(name, "apiserver_flowcontrol_")
 	}), err
 }
 

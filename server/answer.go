@@ -11,6 +11,7 @@ import (
 
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/server/audit"
+	"setpoint.dev/setpoint/server/fair"
 	"setpoint.dev/setpoint/server/route"
 )
 
@@ -22,9 +23,10 @@ type answer struct {
 	begun time.Time
 	code  int
 	size  int
-	// audited and measured are set by the steps of those names.
+	// audited, measured and place are set by the steps of those names.
 	audited  *audit.Entry
 	measured metrics.Ongoing
+	place    *fair.Place // what it takes up; nil for nothing
 
 	control *http.ResponseController
 	cancel  context.CancelFunc // ends what the request has started
@@ -57,8 +59,11 @@ func (a *answer) deadline(t time.Time) {
 }
 
 // GiveBack implements seat.Seat: a request that only waits is not counted among
-// those under way.
-func (a *answer) GiveBack() { a.measured.Leave() }
+// those under way, and takes up no place.
+func (a *answer) GiveBack() {
+	a.measured.Leave()
+	a.place.GiveBack()
+}
 
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }

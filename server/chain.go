@@ -44,6 +44,7 @@ func (s *Server) steps() []step {
 		s.identify,    // who asks
 		s.record,      // the audit log
 		s.impersonate, // as whom
+		s.enter,       // is it their turn
 		s.allow,       // may they
 	}
 }
@@ -78,7 +79,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, refused error) {
 	for _, next := range s.chain {
 		var err error
 		if r, err = pass(next, a, r); err != nil {
-			rest.WriteError(a, r, err)
+			if !errors.Is(err, errAnswered) {
+				rest.WriteError(a, r, err)
+			}
 			return
 		}
 	}
@@ -135,6 +138,7 @@ func (s *Server) limit(a *answer, r *http.Request) (*http.Request, error) {
 // take a part for the whole.
 func (s *Server) finish(a *answer, r *http.Request, panicked any) {
 	defer a.end()
+	defer a.place.Leave()
 	defer a.cancel()
 	begun := a.code != 0
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // a panic's value
@@ -153,6 +157,9 @@ func (s *Server) finish(a *answer, r *http.Request, panicked any) {
 		panic(http.ErrAbortHandler)
 	}
 }
+
+// errAnswered is returned by a step that has answered the request itself.
+var errAnswered = errors.New("answered")
 
 // pass takes a step and keeps the request when the step fails.
 func pass(next step, a *answer, r *http.Request) (*http.Request, error) {
@@ -283,6 +290,24 @@ func impersonates(h http.Header) bool {
 		}
 	}
 	return false
+}
+
+// enter waits until it is the request's turn. It comes before anything is asked
+// about what the user may, for that costs something, too.
+func (s *Server) enter(a *answer, r *http.Request) (*http.Request, error) {
+	if s.Fair == nil {
+		return r, nil
+	}
+	place, in := s.Fair.Enter(a, r)
+	if !in {
+		return nil, errAnswered
+	}
+	a.place = place
+	if route.From(r.Context()).Long() && place != nil {
+		// A watch counts as such when it has given its place back.
+		r = r.WithContext(seat.With(r.Context(), place))
+	}
+	return r, nil
 }
 
 // allow asks whether the user may.

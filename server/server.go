@@ -25,6 +25,7 @@ import (
 	"setpoint.dev/setpoint/server/audit"
 	"setpoint.dev/setpoint/server/authn"
 	"setpoint.dev/setpoint/server/discovery"
+	"setpoint.dev/setpoint/server/fair"
 	"setpoint.dev/setpoint/server/h2"
 	"setpoint.dev/setpoint/server/openapi"
 	"setpoint.dev/setpoint/server/planes"
@@ -47,6 +48,8 @@ type Config struct {
 	Authz  authorizer.Authorizer
 	Issuer *authn.Issuer
 	Logger *slog.Logger
+	// Fair lets requests in when it is their turn; nil lets all in at once.
+	Fair *fair.Gate
 	// Audit writes down what is asked; nil writes nothing.
 	Audit *audit.Log
 	// Metrics count what is asked; nil counts nothing and serves no /metrics.
@@ -135,6 +138,9 @@ func New(cfg Config) *Server {
 	s.mux.HandleFunc("/openid/v1/jwks", s.document(s.Issuer.JWKS, "application/jwk-set+json"))
 	if s.Placements != nil {
 		s.mux.Handle("/debug/scheduler/{namespace}/{name}", s.Placements)
+	}
+	if s.Fair != nil {
+		s.mux.Handle("/debug/api_priority_and_fairness/", s.Fair)
 	}
 	s.mux.HandleFunc("/debug/pprof/", pprof.Index)
 	s.mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

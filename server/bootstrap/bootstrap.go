@@ -21,6 +21,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -127,7 +128,8 @@ func namespaces() []runtime.Object {
 	return objs
 }
 
-// flowControl returns priority levels, then the schemas that name them.
+// flowControl returns priority levels, then the schemas that name them, which say
+// so: whoever goes by them finds nothing to write.
 func flowControl() []runtime.Object {
 	var objs []runtime.Object
 	for _, level := range slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations) {
@@ -138,6 +140,10 @@ func flowControl() []runtime.Object {
 	for _, schema := range slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas) {
 		made := schema.DeepCopy()
 		made.Generation = 1
+		made.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{
+			Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, LastTransitionTime: metav1.Now(), Reason: "Found",
+			Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", made.Spec.PriorityLevelConfiguration.Name),
+		}}
 		objs = append(objs, made)
 	}
 	return objs

@@ -25,6 +25,7 @@ const Manager = "kube-apiserver"
 // they go on writing.
 const (
 	flowManager      = "api-priority-and-fairness-config-producer-v1"
+	turnManager      = "api-priority-and-fairness-config-consumer-v1"
 	rangeManager     = "kubernetes-service-cidr-controller"
 	aggregateManager = "clusterrole-aggregation-controller"
 )
@@ -56,6 +57,10 @@ func own(objs []runtime.Object) error {
 			}
 		case *networkingv1.ServiceCIDR:
 			e := entry(version, rangeManager, `{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:status":{},"f:type":{}}}}}`)
+			e.Operation, e.Subresource = metav1.ManagedFieldsOperationApply, "status"
+			owned = append(owned, e)
+		case *flowcontrolv1.FlowSchema:
+			e := entry(version, turnManager, `{"f:status":{"f:conditions":{"k:{\"type\":\"Dangling\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`)
 			e.Operation, e.Subresource = metav1.ManagedFieldsOperationApply, "status"
 			owned = append(owned, e)
 		}

@@ -1,10 +1,12 @@
 package rest
 
 import (
+	"context"
 	"iter"
 	"time"
 
 	"setpoint.dev/setpoint/metrics"
+	"setpoint.dev/setpoint/store"
 )
 
 // Counts yields how many objects of each stored resource plane main holds.
@@ -25,6 +27,31 @@ func (h *Handler) Counts() iter.Seq[metrics.Count] {
 			}
 		}
 	}
+}
+
+// sampled is how many objects are measured to know how large all are.
+const sampled = 16
+
+// Size tells how many objects of a resource the plane holds, by the resource's
+// name with its group, and about how many bytes each has; false when there are
+// none.
+func (h *Handler) Size(resource string) (objects, average int64, known bool) {
+	sn, err := h.Store.Snapshot(h.Plane)
+	if err != nil {
+		return 0, 0, false // the plane is gone
+	}
+	n, bytes, seen := sn.Len(resource), 0, 0
+	for o, err := range sn.Scan(context.Background(), resource, store.Range{}) {
+		if err != nil || seen == sampled {
+			break
+		}
+		seen++
+		bytes += len(o.Value())
+	}
+	if seen == 0 {
+		return 0, 0, false
+	}
+	return int64(n), int64(bytes / seen), true
 }
 
 // CountWaiting tells what waits for initializers.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"setpoint.dev/setpoint/api/codec"
+	"setpoint.dev/setpoint/server/seat"
 	"setpoint.dev/setpoint/store"
 	"setpoint.dev/setpoint/watch"
 )
@@ -89,6 +90,9 @@ func (c *call) watch() error {
 	}()
 	s := &stream{call: c, flusher: flusher, sent: c.watched(), bookmarks: q.AllowWatchBookmarks, begun: options.After}
 	s.open()
+	if !options.Initial {
+		seat.GiveBack(c.ctx)
+	}
 	s.run(ctx, w)
 	return nil
 }
@@ -110,6 +114,7 @@ const futureEvery = 100 * time.Millisecond
 // await begins the answer and lets some time pass; false when there is none
 // left.
 func (c *call) await(ctx context.Context, flusher http.Flusher) bool {
+	seat.GiveBack(c.ctx)
 	c.w.Header().Set("Content-Type", c.out.Stream)
 	flusher.Flush()
 	select {
@@ -254,6 +259,9 @@ func (s *stream) deliver(batch watch.Batch, err error) bool {
 	s.flusher.Flush()
 	s.release()
 	s.frame = nil
+	if batch.InitialEnd {
+		seat.GiveBack(s.ctx) // from now on it waits for what others do
+	}
 	return gone == nil && err == nil
 }
 

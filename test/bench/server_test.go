@@ -44,6 +44,14 @@ type server struct {
 	client    *http.Client
 	begun     time.Time     // when what is measured began
 	used      time.Duration // and what the processes had used then
+	token     string        // of who asks
+}
+
+// as is the server as somebody else sees it.
+func (s *server) as(token string) *server {
+	other := *s
+	other.token = token
+	return &other
 }
 
 func buildSetpoint(b *testing.B) string {
@@ -61,12 +69,12 @@ func buildSetpoint(b *testing.B) string {
 
 func newServer(b *testing.B) (s *server, tokens string) {
 	b.Helper()
-	s = &server{dir: b.TempDir(), port: freePort(b), client: &http.Client{Transport: &http.Transport{
+	s = &server{dir: b.TempDir(), port: freePort(b), token: token, client: &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // on loopback, among processes of our own
 		ForceAttemptHTTP2: true,
 	}}}
 	tokens = filepath.Join(s.dir, "tokens")
-	if err := os.WriteFile(tokens, []byte(token+",bench,bench,system:masters\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte(token+",bench,bench,system:masters\n"+otherTokens), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	return s, tokens
@@ -146,7 +154,7 @@ func (s *server) do(ctx context.Context, method, path, media string, body []byte
 	if err != nil {
 		return 0, nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Authorization", "Bearer "+s.token)
 	if media != "" {
 		req.Header.Set("Content-Type", media)
 	}
@@ -174,7 +182,7 @@ func (s *server) skim(ctx context.Context, path, accept string) (code int, size 
 	if err != nil {
 		return 0, 0, err
 	}
-	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Authorization", "Bearer "+s.token)
 	req.Header.Set("Accept", accept)
 	answer, err := s.client.Do(req)
 	if err != nil {

@@ -1,0 +1,178 @@
+package bench_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The load of a neighbour: so many requests at once for all of so many objects.
+const (
+	neighbourRequests = 1_000
+	neighbourObjects  = 2_000
+	politeCreates     = 500
+)
+
+// Users that have no more rights than they need: those of admins never wait.
+const (
+	noisyToken  = "noisy-token"
+	politeToken = "polite-token"
+	otherTokens = noisyToken + ",noisy,noisy\n" + politeToken + ",polite,polite\n"
+)
+
+var neighbour = flag.String("neighbour", "", "be a noisy neighbour of the server at this URL until standard input ends")
+
+// noise is what a neighbour does.
+var noises = []struct{ name, query string }{{"lists", ""}, {"watches", "&watch=true"}}
+
+// TestNeighbour is the noisy neighbour, in a process of its own.
+func TestNeighbour(t *testing.T) {
+	if *neighbour == "" {
+		t.Skip("only where BenchmarkNeighbour asks for it")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // its end is all that counts
+		cancel()
+	}()
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // on loopback, among processes of our own
+		ForceAttemptHTTP2: true,
+	}}
+	var answered, refused atomic.Int64
+	var all sync.WaitGroup
+	for range neighbourRequests {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				code, err := consume(ctx, client, *neighbour)
+				switch {
+				case err == nil && code == http.StatusOK:
+					answered.Add(1)
+				case err == nil && code == http.StatusTooManyRequests:
+					refused.Add(1)
+					select {
+					case <-ctx.Done():
+					case <-time.After(time.Second): // as Retry-After says
+					}
+				case ctx.Err() == nil:
+					t.Errorf("%d, %v", code, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	fmt.Printf("neighbour: %d answered, %d refused\n", answered.Load(), refused.Load())
+}
+
+// consume reads all of an answer.
+func consume(ctx context.Context, client *http.Client, url string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", "Bearer "+noisyToken)
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, errors.Join(err, resp.Body.Close())
+}
+
+// BenchmarkNeighbour measures how long a polite client's creates take, one after
+// the other, alone and beside a neighbour of another name with a thousand lists,
+// and a thousand watches, at once.
+func BenchmarkNeighbour(b *testing.B) {
+	all := newSides(b)
+	b.ReportMetric(0, "ns/op")
+	for who, s := range all {
+		name := []string{"", "peer-"}[who]
+		s.prepare(b)
+		alone := s.polite(b, name+"alone")
+		for _, n := range noises {
+			stop := s.makeNoise(b, "/api/v1/namespaces/bench/configmaps?resourceVersion=0"+n.query)
+			beside := s.polite(b, name+n.name)
+			said := stop()
+			fmt.Printf("%sbeside %s: p50 %v (alone %v), p99 %v (alone %v), %.1f times; %s\n", name, n.name, beside.p50, alone.p50, beside.p99, alone.p99,
+				float64(beside.p99)/float64(alone.p99), said)
+			b.ReportMetric(float64(beside.p99)/float64(alone.p99), name+n.name+"-p99-times")
+		}
+	}
+}
+
+// prepare makes objects, and lets the two users read and write them.
+func (s *server) prepare(b *testing.B) {
+	b.Helper()
+	s.want(b, http.StatusCreated, http.MethodPost, "/api/v1/namespaces", "application/json", []byte(`{"metadata":{"name":"bench"}}`))
+	for _, user := range []string{"noisy", "polite"} {
+		s.want(b, http.StatusCreated, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "application/json", fmt.Appendf(nil,
+			`{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"edit"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":%q}]}`, user, user))
+	}
+	data := strings.Repeat("x", 1024)
+	together(b, neighbourObjects, func(i int) error {
+		return s.expect(b.Context(), http.StatusCreated, http.MethodPost, "/api/v1/namespaces/bench/configmaps", "application/json",
+			fmt.Appendf(nil, `{"metadata":{"name":"object-%d"},"data":{"a":%q}}`, i, data))
+	})
+}
+
+// makeNoise starts a neighbour. What it returns ends that, and returns what it says.
+func (s *server) makeNoise(b *testing.B, path string) func() string {
+	b.Helper()
+	cmd := exec.CommandContext(b.Context(), os.Args[0], "-test.run", "^TestNeighbour$", "-test.v", "-neighbour", fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	time.Sleep(5 * time.Second) // until it is at its noisiest
+	return func() string {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			b.Errorf("the neighbour: %v: %s", err, out.String())
+		}
+		for line := range strings.Lines(out.String()) {
+			if strings.HasPrefix(line, "neighbour: ") {
+				return strings.TrimSpace(line)
+			}
+		}
+		return ""
+	}
+}
+
+type quantiles struct{ p50, p99 time.Duration }
+
+// polite makes objects, one after the other, in a namespace that nobody reads.
+func (s *server) polite(b *testing.B, prefix string) quantiles {
+	b.Helper()
+	took := make([]time.Duration, politeCreates)
+	for i := range took {
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": fmt.Sprintf("%s-%d", prefix, i)}, "data": map[string]string{"a": "b"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		begun := time.Now()
+		if err := s.as(politeToken).expect(b.Context(), http.StatusCreated, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body); err != nil {
+			b.Fatal(err)
+		}
+		took[i] = time.Since(begun)
+	}
+	slices.Sort(took)
+	return quantiles{p50: took[len(took)/2], p99: took[len(took)*99/100]}
+}
