@@ -22,14 +22,17 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/node"
+	"setpoint.dev/setpoint/node/admit"
 	"setpoint.dev/setpoint/node/cgroup"
 	"setpoint.dev/setpoint/node/cni"
 	"setpoint.dev/setpoint/node/collect"
 	"setpoint.dev/setpoint/node/cri"
 	"setpoint.dev/setpoint/node/dns"
+	"setpoint.dev/setpoint/node/evict"
 	nodelog "setpoint.dev/setpoint/node/log"
 	"setpoint.dev/setpoint/node/process"
 	"setpoint.dev/setpoint/node/register"
@@ -77,6 +80,9 @@ type Node struct {
 	// ImagesHigh is how full the disk of images may be, in percent, before those that
 	// no container uses are removed; 0 means 85, and 100 keeps all.
 	ImagesHigh int64
+	// Thresholds say below what of memory, disk or processes pods are evicted and
+	// refused; without any, only those go that use more disk than they may.
+	Thresholds []evict.Threshold
 	// Logger hears what happens; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -253,25 +259,36 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 			return static.New(static.Config{Dir: n.StaticPods, Node: n.Name, Default: completePod, Changed: changed, Logger: n.Logger}).Run(ctx)
 		}
 	}
+	g, ctx := errgroup.WithContext(ctx)
+	var evictor *evict.Manager // it is there before anybody asks
 	agent := node.New(node.Config{
 		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, RuntimeName: runtime.Name, Dir: n.Dir, Logger: n.Logger,
 		Cgroups: cgroup.Config{Systemd: systemd(ctx, runtime)}, HostIPs: func() []string { return ips }, Tail: tail, Static: own,
 		DNS: dns.Config{Domain: "cluster.local", ResolvConf: resolvConf()}, Seccomp: filepath.Join(n.Dir, "seccomp"),
+		Admit: func(p *corev1.Pod) *admit.Refusal { return evictor.Admit(p) },
 	})
-	collector := stats.New(stats.Config{Node: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, Dir: n.Dir, Logger: n.Logger})
+	tell := func(kind, reason, message string) { agent.Tell(ctx, kind, reason, message) }
+	collector := stats.New(stats.Config{Node: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, Dir: n.Dir, Logs: agent.Logs})
 	serving := nodeserver.New(nodeserver.Config{
 		Name: n.Name, Pods: agent, Runtime: runtime.Runtime, Stats: collector, Client: m.Client, ClientCAs: m.ClientCAs, Logger: n.Logger,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
 	})
 	registrar := register.New(register.Config{
 		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Addresses: n.nodeAddresses, Port: port(listener), Version: server.Version(), Dir: n.Dir, Logger: n.Logger,
-		Images: func(ctx context.Context) ([]*runtimeapi.Image, error) { return runtime.Images.ListImages(ctx, nil) },
+		Images:     func(ctx context.Context) ([]*runtimeapi.Image, error) { return runtime.Images.ListImages(ctx, nil) },
+		Thresholds: n.Thresholds, Pressure: func() register.Pressure { return pressure(evictor) }, Event: tell,
 	})
 	rotator := &nodelog.Rotator{Runtime: agent.Owned(), Logger: n.Logger}
-	garbage := collect.New(collect.Config{Runtime: agent.Owned(), Images: runtime.Images, Logs: filepath.Join(n.Dir, "logs"), Pods: agent.Known, ImageDisk: imageDisk(agent, runtime), High: n.ImagesHigh, Logger: n.Logger})
-	g, ctx := errgroup.WithContext(ctx)
+	garbage := collect.New(collect.Config{
+		Runtime: agent.Owned(), Images: runtime.Images, Logs: filepath.Join(n.Dir, "logs"), Pods: agent.Known, ImageDisk: imageDisk(agent, runtime), High: n.ImagesHigh,
+		Event: tell, Logger: n.Logger,
+	})
+	evictor = evict.New(evict.Config{
+		Summary: func(ctx context.Context) (*statsapi.Summary, error) { return collector.Summary(ctx, false) }, Pods: agent.Active, Evict: agent.Evict, Volumes: agent.Used,
+		Reclaim: reclaim(agent, garbage), Thresholds: n.Thresholds, OwnImageDisk: apart(ctx, runtime, n.Dir), Event: tell, Changed: registrar.Refresh, Logger: n.Logger,
+	})
 	g.Go(func() error { return serving.Run(ctx, listener) })
-	for _, run := range []func(context.Context) error{agent.Run, registrar.Run, collector.Run, rotator.Run, garbage.Run} {
+	for _, run := range []func(context.Context) error{agent.Run, registrar.Run, evictor.Run, rotator.Run, garbage.Run} {
 		g.Go(func() error { return run(ctx) })
 	}
 	g.Go(func() error { n.connect(ctx, runtime); return nil })
@@ -295,33 +312,6 @@ func (n *Node) connect(ctx context.Context, runtime *cri.Client) {
 		n.Logger.Warn("pods have no network", "error", err)
 	case wrote:
 		n.Logger.Info("pods are put on a bridge", "configuration", folders.Conf, "addresses", n.PodRange)
-	}
-}
-
-// errShared is why images are left alone.
-var errShared = errors.New("the runtime has pods of others")
-
-// imageDisk looks at the file system that images are on. Where others use the
-// runtime, too, their images are not ours to judge.
-func imageDisk(agent *node.Agent, runtime *cri.Client) func(ctx context.Context) (collect.Disk, error) {
-	return func(ctx context.Context) (collect.Disk, error) {
-		alone, err := agent.Alone(ctx)
-		if err != nil || !alone {
-			return collect.Disk{}, errors.Join(err, errShared)
-		}
-		info, err := runtime.Images.ImageFsInfo(ctx)
-		if err != nil {
-			return collect.Disk{}, err
-		}
-		var s unix.Statfs_t
-		if len(info.GetImageFilesystems()) == 0 {
-			return collect.Disk{}, errors.New("the runtime does not say where images are")
-		}
-		if err := unix.Statfs(info.GetImageFilesystems()[0].GetFsId().GetMountpoint(), &s); err != nil {
-			return collect.Disk{}, err
-		}
-		block := int64(s.Bsize) //nolint:unconvert // it has another type on other systems
-		return collect.Disk{Capacity: int64(s.Blocks) * block, Available: int64(s.Bavail) * block}, nil
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"setpoint.dev/setpoint/node/cgroup"
 	"setpoint.dev/setpoint/node/env"
@@ -164,6 +165,9 @@ func (d *data) Release(ctx context.Context, uid types.UID) error {
 	}
 	return d.tree.Remove(uid)
 }
+
+// Used implements Data.
+func (d *data) Used(p *corev1.Pod) []statsapi.VolumeStats { return d.volumes.Used(p) }
 
 // Left implements Data. Groups are not looked at: others may have some.
 func (d *data) Left() ([]types.UID, error) { return d.volumes.Known() }

@@ -13,13 +13,24 @@ import (
 
 // say records an event about a pod, or about one of its containers.
 func (a *Agent) say(p *corev1.Pod, c *corev1.Container, kind, reason, message string) {
-	ref := &corev1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
-	}
+	ref := reference(p)
 	if c != nil {
 		ref.FieldPath = fieldPath(p, c.Name)
 	}
 	a.events.Event(ref, kind, reason, message)
+}
+
+func reference(p *corev1.Pod) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
+}
+
+// Tell records an event about the node, once the agent runs.
+func (a *Agent) Tell(ctx context.Context, kind, reason, message string) {
+	select {
+	case <-a.begun:
+		a.events.Event(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: a.cfg.Name}, kind, reason, message)
+	case <-ctx.Done():
+	}
 }
 
 // fieldPath is where a container stands in its pod.

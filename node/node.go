@@ -37,8 +37,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cri "k8s.io/cri-api/pkg/apis"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"setpoint.dev/setpoint/client"
+	"setpoint.dev/setpoint/node/admit"
 	"setpoint.dev/setpoint/node/cgroup"
 	"setpoint.dev/setpoint/node/dns"
 	"setpoint.dev/setpoint/node/image"
@@ -62,6 +64,8 @@ type Data interface {
 	Prepare(ctx context.Context, pod *corev1.Pod) error
 	// Release removes it, once nothing of the pod runs. It may be called twice.
 	Release(ctx context.Context, uid types.UID) error
+	// Used is what a pod's emptyDir volumes take up.
+	Used(pod *corev1.Pod) []statsapi.VolumeStats
 	// Left are the pods of which something is left.
 	Left() ([]types.UID, error)
 	// Run keeps what pods refer to at hand until ctx ends.
@@ -95,6 +99,9 @@ type Config struct {
 	Logs string
 	// Seccomp is the folder of profiles that pods name.
 	Seccomp string
+	// Admit says why a pod is not taken now, besides what node/admit knows, or nil;
+	// nil means that there is nothing else.
+	Admit func(pod *corev1.Pod) *admit.Refusal
 	// Static follows the pods that the node's own files declare, and says which
 	// these are; nil means that there are none.
 	Static func(ctx context.Context, changed func(pods []*corev1.Pod)) error
@@ -111,7 +118,8 @@ type Agent struct {
 	writer *status.Writer
 	probes *probe.Set
 	runner *pod.Runner
-	events record.EventRecorder
+	events record.EventRecorder // there once begun is closed
+	begun  chan struct{}
 	pods   cache.SharedIndexInformer
 	node   cache.SharedIndexInformer
 	// services are those that containers are told of.
@@ -139,7 +147,7 @@ func New(cfg Config) *Agent {
 	if cfg.Logs == "" {
 		cfg.Logs = filepath.Join(cfg.Dir, "logs")
 	}
-	a := &Agent{cfg: cfg, workers: map[types.UID]*worker{}, writer: status.NewWriter(cfg.Client, cfg.Logger)}
+	a := &Agent{cfg: cfg, workers: map[types.UID]*worker{}, begun: make(chan struct{}), writer: status.NewWriter(cfg.Client, cfg.Logger)}
 	a.static = statics{known: cfg.Static == nil, mirrors: map[types.NamespacedName]*corev1.Pod{}, changed: make(chan struct{}, 1)}
 	a.pods = a.informer("spec.nodeName", func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().Pods().Informer()
@@ -191,6 +199,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	a.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: a.cfg.Name})
+	close(a.begun)
 	sink := broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.cfg.Client.CoreV1().Events("")})
 	defer sink.Stop()
 	if _, err := a.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{

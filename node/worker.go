@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"setpoint.dev/setpoint/node/admit"
+	"setpoint.dev/setpoint/node/evict"
 	"setpoint.dev/setpoint/node/observe"
 	"setpoint.dev/setpoint/node/pod"
 	"setpoint.dev/setpoint/node/static"
@@ -44,7 +44,7 @@ type worker struct {
 	// shown is the pod with its newest status, once it was taken.
 	shown *corev1.Pod
 	// eviction is why the node ends the pod, nil when it does not.
-	eviction *Eviction
+	eviction *evict.Eviction
 
 	quiet chan struct{} // closed when nothing runs any more
 
@@ -345,7 +345,7 @@ func (w *worker) admit(p *corev1.Pod, seen *observe.Pod) {
 	defer w.agent.admission.Unlock()
 	self := w.agent.self()
 	if len(seen.Sandboxes) == 0 && self != nil {
-		if no := admit.Pod(p, self, w.agent.others(w.uid)); no != nil {
+		if no := w.agent.refusal(p, self); no != nil {
 			w.failed = &status.Why{Reason: no.Reason, Message: "Pod was rejected: " + no.Message}
 			w.agent.say(p, nil, corev1.EventTypeWarning, no.Reason, no.Message)
 			return

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"setpoint.dev/setpoint/node/admit"
 	"setpoint.dev/setpoint/node/cgroup"
 )
 
@@ -57,9 +58,11 @@ type Config struct {
 	Evict func(ctx context.Context, pod *corev1.Pod, e Eviction) error
 	// Reclaim frees disk that no pod uses.
 	Reclaim func(ctx context.Context) error
-	// Volumes says how many bytes a pod's emptyDir volumes use, by name.
-	Volumes func(pod *corev1.Pod) map[string]int64
-	// Thresholds are Defaults() when nil.
+	// Volumes says what a pod's emptyDir volumes take up. It is asked about pods
+	// with limits, and about all when the disk is short.
+	Volumes func(pod *corev1.Pod) []statsapi.VolumeStats
+	// Thresholds say what is too little; without any the node is never short of
+	// anything, and pods still go that use more disk than they may.
 	Thresholds []Threshold
 	// OwnImageDisk says that images and containers' own files are not on the
 	// disk of volumes and logs.
@@ -78,15 +81,15 @@ type Manager struct {
 	// since is when a threshold was first met; only Run uses it.
 	since map[Threshold]time.Time
 
-	mu   sync.Mutex // guards last
-	last map[corev1.NodeConditionType]time.Time
+	mu sync.Mutex // guards the fields below
+	// last is when the node was last short of something; short is what it is now,
+	// or was a moment ago. The slice is never changed.
+	last  map[corev1.NodeConditionType]time.Time
+	short []corev1.NodeConditionType
 }
 
 // New returns a manager that has looked at nothing yet.
 func New(cfg Config) *Manager {
-	if cfg.Thresholds == nil {
-		cfg.Thresholds = Defaults()
-	}
 	if cfg.Event == nil {
 		cfg.Event = func(string, string, string) {}
 	}
@@ -117,36 +120,30 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // Short reports whether the node is short of something, or was a moment ago.
 func (m *Manager) Short(of corev1.NodeConditionType) bool {
-	return slices.Contains(m.conditions(time.Now()), of)
+	return slices.Contains(m.conditions(), of)
 }
 
-func (m *Manager) conditions(now time.Time) []corev1.NodeConditionType {
+func (m *Manager) conditions() []corev1.NodeConditionType {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var short []corev1.NodeConditionType
-	for condition, at := range m.last {
-		if now.Sub(at) < settles {
-			short = append(short, condition)
-		}
-	}
-	slices.Sort(short)
-	return short
+	return m.short
 }
 
-// Admit says whether a pod may start while the node is short of something: those
-// that are critical may, and those that ask for memory when only memory is short.
-func (m *Manager) Admit(ctx context.Context, pod *corev1.Pod) (message string, ok bool) {
-	short := m.conditions(time.Now())
+// Admit says why a pod is not taken while the node is short of something, nil when
+// it is: those that are critical are, and those that ask for memory when only memory
+// is short.
+func (m *Manager) Admit(pod *corev1.Pod) *admit.Refusal {
+	short := m.conditions()
 	if len(short) == 0 || Critical(pod) {
-		return "", true
+		return nil
 	}
 	if len(short) == 1 && short[0] == corev1.NodeMemoryPressure {
 		taint := &corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
-		if cgroup.QOS(pod) != corev1.PodQOSBestEffort || scheduling.TolerationsTolerateTaint(klog.FromContext(ctx), pod.Spec.Tolerations, taint, false) {
-			return "", true
+		if cgroup.QOS(pod) != corev1.PodQOSBestEffort || scheduling.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, taint, false) {
+			return nil
 		}
 	}
-	return fmt.Sprintf("The node had condition: %v. ", short), false
+	return &admit.Refusal{Reason: Reason, Message: fmt.Sprintf("The node had condition: %v. ", short)}
 }
 
 // round observes, and evicts at most one pod for the node's sake.
@@ -157,7 +154,7 @@ func (m *Manager) round(ctx context.Context, now time.Time) error {
 	}
 	seen := Observe(summary)
 	met := Met(m.cfg.Thresholds, seen)
-	m.note(met, now)
+	m.note(ctx, met, seen, now)
 	pods, stats := m.cfg.Pods(), ByPod(summary)
 	if m.limits(ctx, pods, stats) {
 		return nil
@@ -171,6 +168,11 @@ func (m *Manager) round(ctx context.Context, now time.Time) error {
 	if first.Signal.Condition() == corev1.NodeDiskPressure && m.cfg.Reclaim != nil && m.reclaimed(ctx) {
 		return nil
 	}
+	if first.Signal.Condition() == corev1.NodeDiskPressure {
+		for _, pod := range pods {
+			m.weigh(pod, stats[pod.UID])
+		}
+	}
 	for _, pod := range Rank(first.Signal, pods, stats, m.cfg.OwnImageDisk) {
 		if Critical(pod) {
 			continue
@@ -180,7 +182,7 @@ func (m *Manager) round(ctx context.Context, now time.Time) error {
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message, ObservedGeneration: pod.Generation,
 		}})
 	}
-	m.cfg.Logger.WarnContext(ctx, "no pod can be evicted", "signal", first.Signal)
+	m.cfg.Logger.InfoContext(ctx, "no pod can be evicted", "signal", first.Signal)
 	return nil
 }
 
@@ -192,25 +194,43 @@ func grace(pod *corev1.Pod, t Threshold) time.Duration {
 	return time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 }
 
+// patience is how long a pod's end may take beyond its grace. One that takes
+// longer goes on ending while the node looks at others.
+const patience = 30 * time.Second
+
 func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, e Eviction) error {
+	m.cfg.Logger.WarnContext(ctx, "a pod is evicted", "namespace", pod.Namespace, "pod", pod.Name, "why", strings.TrimSpace(e.Message))
+	ctx, cancel := context.WithTimeout(ctx, e.Grace+patience)
+	defer cancel()
 	if err := m.cfg.Evict(ctx, pod, e); err != nil {
 		return fmt.Errorf("evict %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
 
+// weigh adds to what is known of a pod what its volumes take up.
+func (m *Manager) weigh(pod *corev1.Pod, s *statsapi.PodStats) {
+	if m.cfg.Volumes != nil && s != nil && s.VolumeStats == nil {
+		s.VolumeStats = m.cfg.Volumes(pod)
+	}
+}
+
 // limits evicts pods that use more disk than they may.
 func (m *Manager) limits(ctx context.Context, pods []*corev1.Pod, stats Stats) (evicted bool) {
 	for _, pod := range pods {
-		var volumes map[string]int64
-		if m.cfg.Volumes != nil && limited(pod) {
-			volumes = m.cfg.Volumes(pod)
+		s := stats[pod.UID]
+		if s == nil || Critical(pod) || !limited(pod) {
+			continue
 		}
-		message := Exceeds(pod, stats[pod.UID], volumes, m.cfg.OwnImageDisk)
-		if message == "" || Critical(pod) {
+		m.weigh(pod, s)
+		message := Exceeds(pod, s, m.cfg.OwnImageDisk)
+		if message == "" {
 			continue
 		}
 		if err := m.evict(ctx, pod, Eviction{Grace: time.Second, Message: message}); err != nil {
+			if ctx.Err() != nil {
+				return true
+			}
 			m.cfg.Logger.WarnContext(ctx, "a pod that uses too much disk stays", "error", err)
 			continue
 		}
@@ -228,17 +248,35 @@ func (m *Manager) reclaimed(ctx context.Context) bool {
 	return err == nil && len(Met(m.cfg.Thresholds, Observe(summary))) == 0
 }
 
-// note remembers what is short now.
-func (m *Manager) note(met []Threshold, now time.Time) {
-	before := m.conditions(now)
+// note remembers what is short now, and tells when that changes.
+func (m *Manager) note(ctx context.Context, met []Threshold, seen map[Signal]Observation, now time.Time) {
 	m.mu.Lock()
+	before := m.short
 	for _, t := range met {
 		m.last[t.Signal.Condition()] = now
 	}
-	m.mu.Unlock()
-	if !slices.Equal(before, m.conditions(now)) {
-		m.cfg.Changed()
+	m.short = nil
+	for condition, at := range m.last {
+		if now.Sub(at) < settles {
+			m.short = append(m.short, condition)
+		}
 	}
+	slices.Sort(m.short)
+	short := m.short
+	m.mu.Unlock()
+	if slices.Equal(before, short) {
+		return
+	}
+	for _, t := range met {
+		if of := t.Signal.Condition(); !slices.Contains(before, of) {
+			m.cfg.Logger.WarnContext(ctx, "this node is short of something: it evicts pods and takes no new ones", "condition", of,
+				"threshold", t.String(), "available", amount(t.Signal, seen[t.Signal].Available), "capacity", amount(t.Signal, seen[t.Signal].Capacity))
+		}
+	}
+	if len(short) == 0 {
+		m.cfg.Logger.WarnContext(ctx, "this node is short of nothing any more: it takes pods again")
+	}
+	m.cfg.Changed()
 }
 
 // due are the thresholds that have been met for long enough, memory first.

@@ -120,7 +120,7 @@ func local(pod *corev1.Pod, name string) bool {
 // Message says to a pod's owner why it went, and in annotations to programs.
 func Message(pod *corev1.Pod, s *statsapi.PodStats, t Threshold, seen Observation) (string, map[string]string) {
 	what := t.Signal.Resource()
-	text := fmt.Sprintf("The node was low on resource: %v. Threshold quantity: %s, available: %s. ", what, amount(t.Signal, t.of(seen.Capacity)), amount(t.Signal, seen.Available))
+	text := fmt.Sprintf("The node was low on resource: %v. Threshold quantity: %s, available: %s. ", what, amount(t.Signal, t.Of(seen.Capacity)), amount(t.Signal, seen.Available))
 	if s == nil {
 		return text, map[string]string{}
 	}
@@ -174,7 +174,11 @@ func limited(pod *corev1.Pod) bool {
 }
 
 // Exceeds says in which way a pod uses more disk than it may; "" is in none.
-func Exceeds(pod *corev1.Pod, s *statsapi.PodStats, volumes map[string]int64, ownImageDisk bool) string {
+func Exceeds(pod *corev1.Pod, s *statsapi.PodStats, ownImageDisk bool) string {
+	volumes := map[string]int64{}
+	for i := range s.VolumeStats {
+		volumes[s.VolumeStats[i].Name] = number(s.VolumeStats[i].UsedBytes)
+	}
 	all := int64(0)
 	for _, v := range pod.Spec.Volumes {
 		if v.EmptyDir == nil {
@@ -187,9 +191,6 @@ func Exceeds(pod *corev1.Pod, s *statsapi.PodStats, volumes map[string]int64, ow
 		if v.EmptyDir.Medium != corev1.StorageMediumMemory {
 			all += used
 		}
-	}
-	if s == nil {
-		return ""
 	}
 	limits := map[string]int64{}
 	for _, c := range pod.Spec.Containers {

@@ -59,26 +59,19 @@ func (s Signal) first() string {
 type Threshold struct {
 	Signal   Signal
 	Quantity int64
-	Percent  int64
+	Percent  float32
 	// Grace is how long it may be too little; 0 is not at all.
 	Grace time.Duration
 }
 
-// Defaults are a kubelet's.
-func Defaults() []Threshold {
-	return []Threshold{
-		{Signal: Memory, Quantity: 100 << 20},
-		{Signal: Disk, Percent: 10},
-		{Signal: Inodes, Percent: 5},
-		{Signal: ImageDisk, Percent: 15},
-		{Signal: ImageInodes, Percent: 5},
-	}
-}
+// DefaultHard are the thresholds that kubelets have when nobody says anything.
+const DefaultHard = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 
-// of is the threshold where there is so much in all.
-func (t Threshold) of(capacity int64) int64 {
+// Of is the threshold where there is so much in all. Compat: parts are rounded as
+// kubelets do it.
+func (t Threshold) Of(capacity int64) int64 {
 	if t.Percent > 0 {
-		return capacity / 100 * t.Percent
+		return int64(float64(capacity) * float64(t.Percent/100))
 	}
 	return t.Quantity
 }
@@ -117,7 +110,7 @@ func Observe(s *statsapi.Summary) map[Signal]Observation {
 func Met(thresholds []Threshold, seen map[Signal]Observation) []Threshold {
 	var met []Threshold
 	for _, t := range thresholds {
-		if o, ok := seen[t.Signal]; ok && o.Capacity > 0 && o.Available < t.of(o.Capacity) {
+		if o, ok := seen[t.Signal]; ok && o.Capacity > 0 && o.Available < t.Of(o.Capacity) {
 			met = append(met, t)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"setpoint.dev/setpoint/node/disk"
 	"setpoint.dev/setpoint/node/process/image"
 )
 
@@ -161,7 +162,7 @@ func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoReque
 		bytes, files = bytes+im.Size, files+im.Entries
 	}
 	containers := filepath.Join(s.r.cfg.Dir, "containers")
-	cb, cf := room(containers)
+	cb, cf := disk.Used(containers)
 	return &runtimeapi.ImageFsInfoResponse{
 		ImageFilesystems:     usage(filepath.Join(s.r.cfg.Dir, "unpacked"), bytes, files),
 		ContainerFilesystems: usage(containers, cb, cf),

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"setpoint.dev/setpoint/node/disk"
 	"setpoint.dev/setpoint/node/process/cgroup"
 	"setpoint.dev/setpoint/node/process/proc"
 	"setpoint.dev/setpoint/node/process/supervise"
@@ -117,7 +118,7 @@ func memoryUsage(now time.Time, u cgroup.Usage) *runtimeapi.MemoryUsage {
 // written is what a container wrote over its image. One on the host's files
 // writes to those.
 func written(c *container, now time.Time) *runtimeapi.FilesystemUsage {
-	bytes, files := room(filepath.Join(c.dir, "upper"))
+	bytes, files := disk.Used(filepath.Join(c.dir, "upper"))
 	return &runtimeapi.FilesystemUsage{
 		Timestamp: now.UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: filepath.Dir(c.dir)},
 		UsedBytes: number(bytes), InodesUsed: number(files),

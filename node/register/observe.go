@@ -12,7 +12,7 @@ import (
 // observe looks at the machine and its runtime. What cannot be seen is left out,
 // and is seen in the status by that.
 func (r *Registrar) observe(ctx context.Context) Facts {
-	f := Facts{Machine: machine(r.cfg.Dir), Kubelet: r.cfg.Version, Port: r.cfg.Port, MaxPods: r.cfg.MaxPods, Reserved: r.cfg.Reserved}
+	f := Facts{Machine: machine(r.cfg.Dir), Kubelet: r.cfg.Version, Port: r.cfg.Port, MaxPods: r.cfg.MaxPods, Reserved: r.cfg.Reserved, Thresholds: r.cfg.Thresholds}
 	var errs []error
 	note := func(err error) {
 		if err != nil {

@@ -29,6 +29,8 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"setpoint.dev/setpoint/node/evict"
 )
 
 // Compat: the paces are a kubelet's.
@@ -75,6 +77,8 @@ type Config struct {
 	MaxPods int64
 	// Reserved is kept from pods.
 	Reserved corev1.ResourceList
+	// Thresholds are below what the node evicts pods, so that they cannot have it.
+	Thresholds []evict.Threshold
 	// Pressure says what is short.
 	Pressure func() Pressure
 	// Healthy says why the node is not ready, besides its runtime.

@@ -24,6 +24,7 @@ import (
 
 	"setpoint.dev/setpoint/app/apptest"
 	"setpoint.dev/setpoint/client"
+	"setpoint.dev/setpoint/node/evict"
 	"setpoint.dev/setpoint/node/register"
 )
 
@@ -64,7 +65,8 @@ func facts() register.Facts {
 			{Id: "b", RepoTags: []string{"large:1", "large:2", "large:3"}, RepoDigests: []string{"large@1", "large@2", "large@3"}, Size: 20},
 		},
 		Kubelet: "v1.36.3", Port: 10250, MaxPods: 110,
-		Reserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
+		Reserved:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
+		Thresholds: []evict.Threshold{{Signal: evict.Memory, Quantity: 100 << 20}, {Signal: evict.Disk, Percent: 10}, {Signal: evict.Disk, Percent: 20, Grace: time.Minute}},
 	}
 }
 

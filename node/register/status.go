@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"setpoint.dev/setpoint/node/evict"
 )
 
 // Compat: at most so many images, and names of one, are told.
@@ -38,6 +40,8 @@ type Facts struct {
 	Port     int32
 	MaxPods  int64
 	Reserved corev1.ResourceList
+	// Thresholds are below what the node evicts pods.
+	Thresholds []evict.Threshold
 }
 
 // Machine is what a node has.
@@ -56,7 +60,7 @@ type Machine struct {
 func Status(before *corev1.NodeStatus, f Facts, now metav1.Time) corev1.NodeStatus {
 	s := *before.DeepCopy()
 	s.Capacity = capacity(before.Capacity, f)
-	s.Allocatable = allocatable(s.Capacity, f.Reserved)
+	s.Allocatable = allocatable(s.Capacity, f)
 	s.Addresses = f.Addresses
 	s.DaemonEndpoints.KubeletEndpoint.Port = f.Port
 	s.NodeInfo = info(f)
@@ -152,27 +156,27 @@ func capacity(before corev1.ResourceList, f Facts) corev1.ResourceList {
 	return list
 }
 
-// Compat: the node keeps so much from pods that it can still remove some when
-// they use more than they should: 100 MiB and a tenth of the disk.
-const keepMemory = 100 << 20
-
-func allocatable(capacity, reserved corev1.ResourceList) corev1.ResourceList {
+// allocatable is what pods can have: not what is reserved, and not what is left
+// when the node begins to evict some.
+func allocatable(capacity corev1.ResourceList, f Facts) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, q := range capacity {
 		q = q.DeepCopy()
-		if r, ok := reserved[name]; ok {
+		if r, ok := f.Reserved[name]; ok {
 			q.Sub(r)
 		}
 		switch name {
 		case corev1.ResourceMemory:
-			q.Sub(*resource.NewQuantity(keepMemory, resource.BinarySI))
+			q.Sub(*resource.NewQuantity(kept(f.Thresholds, evict.Memory, capacity[name]), resource.BinarySI))
 			for other, pages := range capacity {
 				if strings.HasPrefix(string(other), corev1.ResourceHugePagesPrefix) {
 					q.Sub(pages)
 				}
 			}
 		case corev1.ResourceEphemeralStorage:
-			q = *resource.NewQuantity(q.Value()-capacity.StorageEphemeral().Value()/10, resource.DecimalSI)
+			if least := kept(f.Thresholds, evict.Disk, capacity[name]); least > 0 {
+				q = *resource.NewQuantity(q.Value()-least, resource.DecimalSI)
+			}
 		}
 		if q.Sign() < 0 {
 			q.Set(0)
@@ -180,6 +184,16 @@ func allocatable(capacity, reserved corev1.ResourceList) corev1.ResourceList {
 		list[name] = q
 	}
 	return list
+}
+
+// kept is how much of something must be left at any time.
+func kept(thresholds []evict.Threshold, of evict.Signal, capacity resource.Quantity) int64 {
+	for _, t := range thresholds {
+		if t.Signal == of && t.Grace == 0 {
+			return t.Of(capacity.Value())
+		}
+	}
+	return 0
 }
 
 func info(f Facts) corev1.NodeSystemInfo {

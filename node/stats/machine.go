@@ -3,12 +3,16 @@ package stats
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"setpoint.dev/setpoint/node/disk"
 )
 
 // node is what the machine as a whole uses.
@@ -36,6 +40,35 @@ func (c *Collector) node(brief bool) statsapi.NodeStats {
 	return s
 }
 
+// addLogs says what logs of containers take up.
+func (c *Collector) addLogs(s *statsapi.Summary, sandboxes []*runtimeapi.PodSandbox) {
+	if c.Logs == nil {
+		return
+	}
+	folders := map[string]string{}
+	for _, sandbox := range sandboxes {
+		folders[nameOf(sandbox)] = c.Logs(sandbox.Labels[podNamespaceLabel], sandbox.Labels[podNameLabel], types.UID(sandbox.Labels[podUIDLabel]))
+	}
+	now := metav1.NewTime(time.Now())
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		for j := range pod.Containers {
+			bytes, files := disk.Used(filepath.Join(folders[pod.PodRef.Namespace+"/"+pod.PodRef.Name], pod.Containers[j].Name))
+			pod.Containers[j].Logs = &statsapi.FsStats{Time: now, UsedBytes: &bytes, InodesUsed: &files}
+			if pod.EphemeralStorage == nil {
+				pod.EphemeralStorage = &statsapi.FsStats{Time: now}
+			}
+			pod.EphemeralStorage.UsedBytes = plus(pod.EphemeralStorage.UsedBytes, &bytes)
+			pod.EphemeralStorage.InodesUsed = plus(pod.EphemeralStorage.InodesUsed, &files)
+		}
+	}
+}
+
+// nameOf is the name of a sandbox's pod.
+func nameOf(s *runtimeapi.PodSandbox) string {
+	return s.Labels[podNamespaceLabel] + "/" + s.Labels[podNameLabel]
+}
+
 // addDisks says how full disks are: that of the node, and that of images.
 func (c *Collector) addDisks(ctx context.Context, s *statsapi.Summary) {
 	s.Node.Fs = c.machine.disk(c.Dir)
@@ -52,6 +85,7 @@ func (c *Collector) addDisks(ctx context.Context, s *statsapi.Summary) {
 		share(s.Pods[i].EphemeralStorage, s.Node.Fs)
 		for j := range s.Pods[i].Containers {
 			share(s.Pods[i].Containers[j].Rootfs, whole)
+			share(s.Pods[i].Containers[j].Logs, s.Node.Fs)
 		}
 	}
 }
@@ -61,18 +95,18 @@ func (c *Collector) images(all []*runtimeapi.FilesystemUsage) *statsapi.FsStats 
 	if len(all) == 0 {
 		return nil
 	}
-	disk := c.machine.disk(all[0].GetFsId().GetMountpoint())
-	if disk == nil {
-		disk = &statsapi.FsStats{Time: metav1.NewTime(time.Unix(0, all[0].Timestamp))}
+	fs := c.machine.disk(all[0].GetFsId().GetMountpoint())
+	if fs == nil {
+		fs = &statsapi.FsStats{Time: metav1.NewTime(time.Unix(0, all[0].Timestamp))}
 	}
-	disk.UsedBytes, disk.InodesUsed = value(all[0].UsedBytes), value(all[0].InodesUsed)
-	return disk
+	fs.UsedBytes, fs.InodesUsed = value(all[0].UsedBytes), value(all[0].InodesUsed)
+	return fs
 }
 
 // share says of something on a disk how much there is of that.
-func share(of, disk *statsapi.FsStats) {
-	if of != nil && disk != nil {
-		of.AvailableBytes, of.CapacityBytes, of.Inodes, of.InodesFree = disk.AvailableBytes, disk.CapacityBytes, disk.Inodes, disk.InodesFree
+func share(of, whole *statsapi.FsStats) {
+	if of != nil && whole != nil {
+		of.AvailableBytes, of.CapacityBytes, of.Inodes, of.InodesFree = whole.AvailableBytes, whole.CapacityBytes, whole.Inodes, whole.InodesFree
 	}
 }
 
@@ -81,7 +115,7 @@ func share(of, disk *statsapi.FsStats) {
 func (c *Collector) addNetworks(ctx context.Context, s *statsapi.Summary, sandboxes []*runtimeapi.PodSandbox) {
 	pids := map[string]int{}
 	for _, sandbox := range sandboxes {
-		pids[sandbox.Labels[podNamespaceLabel]+"/"+sandbox.Labels[podNameLabel]] = c.pid(ctx, sandbox.Id)
+		pids[nameOf(sandbox)] = c.pid(ctx, sandbox.Id)
 	}
 	now := time.Now()
 	for i := range s.Pods {

@@ -3,14 +3,13 @@
 //
 // In comes what a container runtime knows of its containers, and what the kernel
 // knows of the machine; out comes a Summary, which is kubelet's. Rates need two
-// looks: Collector looks again and again while it runs, and a Summary goes by the
-// last two. What cannot be known is left out.
+// looks: a Summary goes by the one before it, so somebody has to ask again and
+// again, as node/evict does. What cannot be known is left out.
 package stats
 
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -50,13 +49,12 @@ type Config struct {
 	Images  Images
 	// Dir is a folder on the disk that pods' files are on; "" means the root.
 	Dir string
+	// Logs says where the logs of a pod's containers are, each in a folder of its
+	// name; nil means that they are not counted.
+	Logs func(namespace, name string, uid types.UID) string
 	// UID is that of a pod in the API, which for a static pod is another than its
 	// containers have; nil means that they are the same.
 	UID func(uid types.UID) types.UID
-	// Every is how often it is looked; 0 means every 10 seconds.
-	Every time.Duration
-	// Logger hears what goes wrong; nil means slog.Default.
-	Logger *slog.Logger
 }
 
 // Collector knows what is used.
@@ -87,29 +85,7 @@ func New(cfg Config) *Collector {
 	if cfg.UID == nil {
 		cfg.UID = func(uid types.UID) types.UID { return uid }
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
 	return &Collector{Config: cfg, last: map[string]look{}, pids: map[string]int{}}
-}
-
-// every is how often it is looked, as cAdvisor does.
-const every = 10 * time.Second
-
-// Run looks at what is used until ctx ends.
-func (c *Collector) Run(ctx context.Context) error {
-	tick := time.NewTicker(cmp.Or(c.Every, every))
-	defer tick.Stop()
-	for {
-		if _, err := c.Summary(ctx, true); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("what containers use is not known", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
 }
 
 // Summary says what the node and its pods use now; brief leaves out all but
@@ -133,6 +109,7 @@ func (c *Collector) Summary(ctx context.Context, brief bool) (*statsapi.Summary,
 	}
 	s := &statsapi.Summary{Node: c.node(brief), Pods: c.pods(used, running, sandboxes)}
 	if !brief {
+		c.addLogs(s, sandboxes)
 		c.addDisks(ctx, s)
 		c.addNetworks(ctx, s, sandboxes)
 	}

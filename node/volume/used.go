@@ -1,44 +1,25 @@
 package volume
 
 import (
-	"io/fs"
-	"path/filepath"
-	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"setpoint.dev/setpoint/node/disk"
 )
 
-// block is the unit that file systems count in.
-const block = 512
-
-// Used returns how many bytes pod's emptyDir volumes take up, by name. What goes
-// away while it counts is not counted.
-func (v *Volumes) Used(pod *corev1.Pod) map[string]int64 {
-	used := map[string]int64{}
+// Used is what pod's emptyDir volumes take up.
+func (v *Volumes) Used(pod *corev1.Pod) []statsapi.VolumeStats {
+	var all []statsapi.VolumeStats
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		if volume.EmptyDir == nil {
 			continue
 		}
-		total := int64(0)
-		counted := map[uint64]bool{} // files with several names, once
-		_ = filepath.WalkDir(v.place(pod, volume), func(_ string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return nil //nolint:nilerr // see above
-			}
-			info, err := d.Info()
-			if err != nil {
-				return nil //nolint:nilerr // see above
-			}
-			stat, ok := info.Sys().(*syscall.Stat_t)
-			if !ok || stat.Nlink > 1 && !d.IsDir() && counted[stat.Ino] {
-				return nil
-			}
-			counted[stat.Ino] = true
-			total += stat.Blocks * block
-			return nil
-		})
-		used[volume.Name] = total
+		bytes, files := disk.Used(v.place(pod, volume))
+		all = append(all, statsapi.VolumeStats{Name: volume.Name, FsStats: statsapi.FsStats{Time: metav1.NewTime(time.Now()), UsedBytes: &bytes, InodesUsed: &files}})
 	}
-	return used
+	return all
 }

@@ -81,7 +81,8 @@ func TestSpecsThatNeedANodePass(t *testing.T) {
 	tools := built(t)
 	runtime := containerd(t, tools)
 	logs := t.TempDir()
-	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", filepath.Join(logs, "node"), "--image-gc-high-threshold", "100", "--allow-privileged")
+	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", filepath.Join(logs, "node"), "--image-gc-high-threshold", "100",
+		"--eviction-hard", "memory.available<100Mi,nodefs.available<1%", "--allow-privileged") // however full the disk of this machine is
 	judge(t, tools, kubeconfig, specs, "--minStartupPods=0")
 }
 
