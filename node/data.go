@@ -76,13 +76,15 @@ func (d *data) Env(ctx context.Context, p *corev1.Pod, c *corev1.Container, ips 
 }
 
 // Mounts implements Data.
-func (d *data) Mounts(ctx context.Context, p *corev1.Pod, c *corev1.Container, vars []*runtimeapi.KeyValue, ips []string) ([]*runtimeapi.Mount, error) {
+func (d *data) Mounts(ctx context.Context, p *corev1.Pod, c *corev1.Container, given pod.Given) ([]*runtimeapi.Mount, error) {
 	host, err := pod.Hostname(p, d.domain)
 	if err != nil {
 		return nil, err
 	}
 	name, _, _ := strings.Cut(host, ".")
-	return d.volumes.Mounts(ctx, p, c, volume.Hosts{PodIPs: ips, Hostname: name, Domain: pod.Subdomain(p, d.domain), Env: vars})
+	return d.volumes.Mounts(ctx, p, c, volume.Hosts{
+		PodIPs: given.IPs, Hostname: name, Domain: pod.Subdomain(p, d.domain), Env: given.Env, Images: given.Images, RecursiveReadOnly: given.Features.RecursiveReadOnly,
+	})
 }
 
 // PullSecrets implements Data. Those that are not there are left out.

@@ -2,13 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // say records an event about a pod, or about one of its containers.
@@ -48,18 +44,4 @@ func fieldPath(p *corev1.Pod, name string) string {
 		}
 	}
 	return ""
-}
-
-// handler is the runtime's name of a pod's runtime class.
-func (a *Agent) handler(p *corev1.Pod) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	class, err := a.cfg.Client.NodeV1().RuntimeClasses().Get(ctx, *p.Spec.RuntimeClassName, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", fmt.Errorf("RuntimeClass %q not found: %w", *p.Spec.RuntimeClassName, err)
-	case err != nil:
-		return "", errors.New("failed to lookup RuntimeClass: " + err.Error())
-	}
-	return class.Handler, nil
 }

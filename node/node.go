@@ -165,7 +165,7 @@ func New(cfg Config) *Agent {
 	a.probes = probe.New(probe.Config{Exec: cfg.Runtime, Expand: cfg.Data.Expand, Say: a.say, Changed: a.Wake})
 	cfg.DNS.Say = func(p *corev1.Pod, kind, reason, message string) { a.say(p, nil, kind, reason, message) }
 	a.runner = pod.NewRunner(pod.Config{
-		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler,
+		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler, Features: a.features,
 		Owner: a.owner(), Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
 	})
 	return a

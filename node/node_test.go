@@ -14,12 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
-	remote "k8s.io/cri-client/pkg"
-	"k8s.io/klog/v2"
 
 	"setpoint.dev/setpoint/app/apptest"
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/node"
+	"setpoint.dev/setpoint/node/cri"
 	"setpoint.dev/setpoint/node/nodetest"
 )
 
@@ -31,6 +30,8 @@ type site struct {
 	admin kubernetes.Interface
 	agent func() *node.Agent
 	stop  func()
+	// runtime is the version of the runtime.
+	runtime string
 }
 
 // start runs an agent on a containerd of its own.
@@ -53,20 +54,15 @@ func start(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := klog.NewContext(t.Context(), klog.LoggerWithName(klog.Background(), "cri"))
-	runtime, err := remote.NewRemoteRuntimeService(ctx, "unix://"+machine.Socket, time.Minute, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	images, err := remote.NewRemoteImageService(ctx, "unix://"+machine.Socket, time.Minute, nil, false)
+	runtime, err := cri.Dial(t.Context(), "unix://"+machine.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	s := &site{t: t, admin: admin}
+	s := &site{t: t, admin: admin, runtime: runtime.Version}
 	s.agent = func() *node.Agent {
 		return node.New(node.Config{
-			Client: self, Name: nodeName, Runtime: runtime, Images: images, RuntimeName: "containerd", Dir: dir,
+			Client: self, Name: nodeName, Runtime: runtime.Runtime, Images: runtime.Images, RuntimeName: "containerd", Dir: dir,
 			HostIPs: func() []string { return []string{"127.0.0.1"} }, Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 	}
@@ -353,6 +349,51 @@ func TestPods(t *testing.T) {
 				return ""
 			})
 		}
+	})
+	t.Run("an image is a volume where the runtime can", func(t *testing.T) {
+		s.t = t
+		s.pod("mounts", "test -x /image/bin/busybox", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "busybox:1.36", PullPolicy: corev1.PullNever}}}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "image", MountPath: "/image"}}
+		})
+		if !strings.HasPrefix(s.runtime, "1.") { // containerd can since 2.1
+			s.until("mounts", phase(corev1.PodSucceeded))
+			return
+		}
+		s.until("mounts", func(p *corev1.Pod) string {
+			all := p.Status.ContainerStatuses
+			if len(all) == 0 || all[0].State.Waiting == nil || all[0].State.Waiting.Reason != "CreateContainerError" || !strings.Contains(all[0].State.Waiting.Message, `failed to mkdir ""`) {
+				return "the runtime's words are not passed on"
+			}
+			return ""
+		})
+	})
+	t.Run("an image that is not there is no volume", func(t *testing.T) {
+		s.t = t
+		s.pod("lacks", "exit 0", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "nowhere.invalid/none:1", PullPolicy: corev1.PullNever}}}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "image", MountPath: "/image"}}
+		})
+		s.until("lacks", func(p *corev1.Pod) string {
+			all := p.Status.ContainerStatuses
+			if len(all) == 0 || all[0].State.Waiting == nil || all[0].State.Waiting.Reason != "ErrImageNeverPull" ||
+				all[0].State.Waiting.Message != `Container image "nowhere.invalid/none:1" is not present with pull policy of Never` {
+				return "it does not say what it misses"
+			}
+			return ""
+		})
+	})
+	t.Run("users of its own are refused", func(t *testing.T) {
+		s.t = t
+		no := false
+		s.pod("users", "exit 0", func(p *corev1.Pod) { p.Spec.HostUsers = &no })
+		apptest.Eventually(t, func(ctx context.Context) string {
+			all, err := s.admin.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=users,reason=FailedCreatePodSandBox"})
+			if err != nil || len(all.Items) == 0 || all.Items[0].Message != "Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user namespaces" {
+				return fmt.Sprintf("events are %+v, %v", all, err)
+			}
+			return ""
+		})
 	})
 	t.Run("what was done is told", func(t *testing.T) {
 		s.t = t

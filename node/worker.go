@@ -374,7 +374,7 @@ func (w *worker) deadline(p *corev1.Pod) time.Duration {
 func (w *worker) status(p *corev1.Pod, seen *observe.Pod, ended bool) corev1.PodStatus {
 	return status.Of(status.Input{
 		Pod: p, Old: w.old, Seen: seen, Runtime: w.agent.cfg.RuntimeName, Waiting: w.waiting, Probes: w.agent.probes, Ended: ended, Failed: w.failed,
-		HostIPs: w.agent.cfg.HostIPs(), Actuated: w.resize.actuated, Resize: w.resize.conditions(), Now: time.Now(),
+		HostIPs: w.agent.cfg.HostIPs(), Actuated: w.resize.actuated, Resize: w.resize.conditions(), RecursiveReadOnly: w.agent.recursive(p), Now: time.Now(),
 	})
 }
 

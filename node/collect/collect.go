@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // Compat: the paces and thresholds are a kubelet's.
@@ -38,6 +39,7 @@ const (
 // Runtime is what is asked of the container runtime.
 type Runtime interface {
 	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
 	RemoveContainer(ctx context.Context, id string) error
 	ListPodSandbox(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
 	StopPodSandbox(ctx context.Context, id string) error
@@ -254,10 +256,34 @@ func (c *Collector) observe(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	mounted, err := c.mounted(ctx, containers)
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.images = Observe(c.images, images, containers, now)
+	c.images = Observe(c.images, images, containers, mounted, now)
 	return nil
+}
+
+// mounted are the images that containers have as volumes.
+func (c *Collector) mounted(ctx context.Context, containers []*runtimeapi.Container) ([]string, error) {
+	var all []string
+	for _, one := range containers {
+		res, err := c.cfg.Runtime.ContainerStatus(ctx, one.Id, false)
+		if crierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range res.GetStatus().GetMounts() {
+			if image := m.GetImage().GetImage(); image != "" {
+				all = append(all, image)
+			}
+		}
+	}
+	return all, nil
 }
 
 func (c *Collector) free(ctx context.Context, wanted int64) (freed int64, err error) {

@@ -25,6 +25,7 @@ type machine struct {
 	folders    []types.UID
 	removed    []string
 	refuses    string
+	mounted    string // an image that every container has as a volume
 }
 
 func (m *machine) remove(what string) error {
@@ -37,6 +38,14 @@ func (m *machine) remove(what string) error {
 
 func (m *machine) ListContainers(context.Context, *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	return m.containers, nil
+}
+
+func (m *machine) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
+	s := &runtimeapi.ContainerStatus{}
+	if m.mounted != "" {
+		s.Mounts = []*runtimeapi.Mount{{HostPath: "/"}, {Image: &runtimeapi.ImageSpec{Image: m.mounted}}}
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: s}, nil
 }
 
 func (m *machine) ListPodSandbox(context.Context, *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
@@ -180,9 +189,9 @@ func TestImages(t *testing.T) {
 		}
 		return list
 	}
-	known := collect.Observe(nil, all, uses("older", "used", "named"), begin)
-	known = collect.Observe(known, all, uses("old", "used", "named"), begin.Add(time.Minute))
-	known = collect.Observe(known, append(all, image("new")), []*runtimeapi.Container{{ImageRef: "used"}, {ImageId: "x", Image: &runtimeapi.ImageSpec{Image: "named:1"}}}, begin.Add(time.Hour))
+	known := collect.Observe(nil, all, uses("older", "used", "named"), nil, begin)
+	known = collect.Observe(known, all, uses("old", "used", "named"), nil, begin.Add(time.Minute))
+	known = collect.Observe(known, append(all, image("new")), []*runtimeapi.Container{{ImageRef: "used"}, {ImageId: "x", Image: &runtimeapi.ImageSpec{Image: "named:1"}}}, nil, begin.Add(time.Hour))
 	var got []string
 	for _, i := range collect.Unused(known, begin.Add(time.Hour)) {
 		got = append(got, i.ID)
@@ -192,7 +201,7 @@ func TestImages(t *testing.T) {
 	}
 
 	var events []string
-	m := &machine{images: []*runtimeapi.Image{image("a"), image("b"), image("c"), image("d")}, containers: uses("a")}
+	m := &machine{images: []*runtimeapi.Image{image("a"), image("b"), image("c"), image("d"), image("0")}, containers: uses("a"), mounted: "0"}
 	disk := collect.Disk{Capacity: 1000, Available: 100}
 	c := collect.New(collect.Config{
 		Runtime: m, Images: m, ImageDisk: func(context.Context) (collect.Disk, error) { return disk, nil },

@@ -65,10 +65,14 @@ type Image struct {
 	Pinned, Used bool
 }
 
-// Observe brings what is known of images up to date. An image that was there
-// when the node started counts as seen long ago.
-func Observe(before map[string]Image, images []*runtimeapi.Image, containers []*runtimeapi.Container, now time.Time) map[string]Image {
+// Observe brings what is known of images up to date: containers run by some and
+// have others mounted. An image that was there when the node started counts as seen
+// long ago.
+func Observe(before map[string]Image, images []*runtimeapi.Image, containers []*runtimeapi.Container, mounted []string, now time.Time) map[string]Image {
 	inUse := map[string]bool{}
+	for _, id := range mounted {
+		inUse[id] = true
+	}
 	for _, c := range containers {
 		inUse[c.ImageRef], inUse[c.ImageId] = true, true
 		if c.Image != nil {

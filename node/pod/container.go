@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,11 +21,15 @@ import (
 // startContainer pulls, creates and starts a container, and runs its hook. The
 // error says with which words it waits.
 func (o *round) startContainer(ctx context.Context, c *corev1.Container, target string) error {
-	ref, err := o.ensureImage(ctx, c)
+	ref, err := o.ensureImage(ctx, c, c, c.Image, c.ImagePullPolicy)
 	if err != nil {
 		return err
 	}
-	cfg, err := o.containerConfig(ctx, c, ref, target)
+	volumes, err := o.imageVolumes(ctx, c)
+	if err != nil {
+		return err
+	}
+	cfg, err := o.containerConfig(ctx, c, ref, target, volumes)
 	if err != nil {
 		return o.fail(c, "", configError, plain(err))
 	}
@@ -66,11 +71,12 @@ func (r *Runner) call(pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleH
 	return call
 }
 
-// ensureImage is the reference of a container's image.
-func (o *round) ensureImage(ctx context.Context, c *corev1.Container) (string, error) {
+// ensureImage is the reference of an image that a container needs. about is whom
+// it is told of: the container, or nil for the pod.
+func (o *round) ensureImage(ctx context.Context, c, about *corev1.Container, name string, policy corev1.PullPolicy) (string, error) {
 	ref, err := o.cfg.Images.Ensure(ctx, image.Want{
-		Pod: o.pod, Image: c.Image, Policy: c.ImagePullPolicy, Secrets: o.cfg.Data.PullSecrets(ctx, o.pod), Sandbox: o.sandbox,
-		Say: func(kind, reason, message string) { o.cfg.Say(o.pod, c, kind, reason, message) },
+		Pod: o.pod, Image: name, Policy: policy, Secrets: o.cfg.Data.PullSecrets(ctx, o.pod), Sandbox: o.sandbox,
+		Say: func(kind, reason, message string) { o.cfg.Say(o.pod, about, kind, reason, message) },
 	})
 	if why, ok := errors.AsType[*image.Error](err); ok {
 		o.cfg.Say(o.pod, c, corev1.EventTypeWarning, "Failed", "Error: "+why.Reason)
@@ -79,13 +85,35 @@ func (o *round) ensureImage(ctx context.Context, c *corev1.Container) (string, e
 	return ref, err
 }
 
+// imageVolumes are the images that a container mounts, by volume.
+func (o *round) imageVolumes(ctx context.Context, c *corev1.Container) (map[string]*runtimeapi.ImageSpec, error) {
+	all := map[string]*runtimeapi.ImageSpec{}
+	for _, m := range c.VolumeMounts {
+		i := slices.IndexFunc(o.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.Image != nil })
+		if i < 0 || all[m.Name] != nil {
+			continue
+		}
+		v := o.pod.Spec.Volumes[i].Image
+		ref, err := o.ensureImage(ctx, c, nil, v.Reference, v.PullPolicy)
+		if err != nil {
+			return nil, err
+		}
+		all[m.Name] = &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: v.Reference, Annotations: o.pod.Annotations}
+	}
+	return all, nil
+}
+
 // containerConfig is a container as a runtime is told.
-func (o *round) containerConfig(ctx context.Context, c *corev1.Container, ref, target string) (*runtimeapi.ContainerConfig, error) {
+func (o *round) containerConfig(ctx context.Context, c *corev1.Container, ref, target string, images map[string]*runtimeapi.ImageSpec) (*runtimeapi.ContainerConfig, error) {
 	env, err := o.cfg.Data.Env(ctx, o.pod, c, o.ips)
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := o.cfg.Data.Mounts(ctx, o.pod, c, env, o.ips)
+	handler, err := o.Handler(o.pod)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := o.cfg.Data.Mounts(ctx, o.pod, c, Given{Env: env, IPs: o.ips, Images: images, Features: o.cfg.Features(handler)})
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ type Data interface {
 	// Env is a container's environment.
 	Env(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ips []string) ([]*runtimeapi.KeyValue, error)
 	// Mounts are a container's volumes and the files that every container has.
-	Mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env []*runtimeapi.KeyValue, ips []string) ([]*runtimeapi.Mount, error)
+	Mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, given Given) ([]*runtimeapi.Mount, error)
 	// PullSecrets are those that images of a pod are pulled with.
 	PullSecrets(ctx context.Context, pod *corev1.Pod) []*corev1.Secret
 	// CgroupParent is the cgroup that a pod's are in; "" leaves it to the runtime.
@@ -69,11 +69,24 @@ type Data interface {
 	Expand(text string, values map[string]string) string
 }
 
+// Given is what a container's mounts depend on, besides its pod.
+type Given struct {
+	Env []*runtimeapi.KeyValue
+	IPs []string
+	// Images are those of image volumes, by volume.
+	Images map[string]*runtimeapi.ImageSpec
+	// Features are the runtime's.
+	Features Features
+}
+
+// Features are what a runtime can that not all can.
+type Features struct{ UserNamespaces, RecursiveReadOnly bool }
+
 // Say records an event about a pod, or about one of its containers.
 type Say func(pod *corev1.Pod, c *corev1.Container, kind, reason, message string)
 
-// Config is what a runner works with. All of it is needed but Logger, Handler and
-// Seccomp.
+// Config is what a runner works with. All of it is needed but Logger, Handler,
+// Features and Seccomp.
 type Config struct {
 	Runtime Runtime
 	Images  *image.Images
@@ -86,6 +99,8 @@ type Config struct {
 	// Handler is the runtime's name of a pod's runtime class; nil means that there
 	// are none.
 	Handler func(pod *corev1.Pod) (string, error)
+	// Features are those of a handler of the runtime; nil means that it has none.
+	Features func(handler string) Features
 	// Owner is whose containers they are; see observe.LabelOwner.
 	Owner string
 	// Logs is the folder of all logs.
@@ -110,6 +125,9 @@ type Runner struct {
 func NewRunner(cfg Config) *Runner {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Features == nil {
+		cfg.Features = func(string) Features { return Features{} }
 	}
 	r := &Runner{cfg: cfg, hooks: hook.New(cfg.Runtime), backoff: flowcontrol.NewBackOff(firstPause, longestPause)}
 	r.backoff.HasExpiredFunc = func(event, last time.Time, _ time.Duration) bool { return event.Sub(last) > peace }

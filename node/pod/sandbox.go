@@ -20,8 +20,8 @@ const longestName = 64
 
 // sandboxConfig is a pod's sandbox as a runtime is told.
 func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
-	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
-		return nil, errors.New("can't set spec.hostUsers: this node does not support user namespaces")
+	if err := r.checkUsers(pod); err != nil {
+		return nil, err
 	}
 	dns, err := r.cfg.DNS(pod)
 	if err != nil {
@@ -140,15 +140,38 @@ func (r *Runner) runSandbox(ctx context.Context, pod *corev1.Pod, cfg *runtimeap
 	if err := os.MkdirAll(cfg.LogDirectory, 0o755); err != nil {
 		return "", err
 	}
-	handler := ""
-	if pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "" {
-		if r.cfg.Handler == nil {
-			return "", errors.New("runtime classes are not known here")
-		}
-		var err error
-		if handler, err = r.cfg.Handler(pod); err != nil {
-			return "", err
-		}
+	handler, err := r.Handler(pod)
+	if err != nil {
+		return "", err
 	}
 	return r.cfg.Runtime.RunPodSandbox(ctx, cfg, handler)
+}
+
+// Handler is the runtime's name of a pod's runtime class, "" when it has none.
+func (r *Runner) Handler(pod *corev1.Pod) (string, error) {
+	switch {
+	case pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "":
+		return "", nil
+	case r.cfg.Handler == nil:
+		return "", errors.New("runtime classes are not known here")
+	}
+	return r.cfg.Handler(pod)
+}
+
+// checkUsers refuses pods that want users of their own. Compat: where the runtime
+// cannot give them, the words are kubelet's.
+func (r *Runner) checkUsers(pod *corev1.Pod) error {
+	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
+		return nil
+	}
+	handler, err := r.Handler(pod)
+	switch {
+	case err != nil:
+		return err
+	case r.cfg.Features(handler).UserNamespaces:
+		return errors.New("can't set `spec.hostUsers: false`, this node does not support user namespaces")
+	case handler != "":
+		return fmt.Errorf("can't set `spec.hostUsers: false`, RuntimeClass handler %q does not support user namespaces", handler)
+	}
+	return errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
 }
