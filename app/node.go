@@ -27,6 +27,7 @@ import (
 	"setpoint.dev/setpoint/client"
 	"setpoint.dev/setpoint/node"
 	"setpoint.dev/setpoint/node/admit"
+	"setpoint.dev/setpoint/node/certificate"
 	"setpoint.dev/setpoint/node/cgroup"
 	"setpoint.dev/setpoint/node/cni"
 	"setpoint.dev/setpoint/node/collect"
@@ -249,7 +250,9 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 		return err
 	}
 	who := NodeUser(n.Name)
-	certificate, err := m.Issue(who.Name, []string{user.NodesGroup}, append([]string{n.Name}, ips...))
+	keeper, err := certificate.New(func() (*tls.Certificate, error) {
+		return m.Issue(who.Name, []string{user.NodesGroup}, append([]string{n.Name}, ips...))
+	}, n.Logger)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -270,8 +273,7 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 	tell := func(kind, reason, message string) { agent.Tell(ctx, kind, reason, message) }
 	collector := stats.New(stats.Config{Node: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, Dir: n.Dir, Logs: agent.Logs})
 	serving := nodeserver.New(nodeserver.Config{
-		Name: n.Name, Pods: agent, Runtime: runtime.Runtime, Stats: collector, Client: m.Client, ClientCAs: m.ClientCAs, Logger: n.Logger,
-		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
+		Name: n.Name, Pods: agent, Runtime: runtime.Runtime, Stats: collector, Client: m.Client, ClientCAs: m.ClientCAs, Certificate: keeper.Get, Logger: n.Logger,
 	})
 	registrar := register.New(register.Config{
 		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Addresses: n.nodeAddresses, Port: port(listener), Version: server.Version(), Dir: n.Dir, Logger: n.Logger,
@@ -288,7 +290,7 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 		Reclaim: reclaim(agent, garbage), Thresholds: n.Thresholds, OwnImageDisk: apart(ctx, runtime, n.Dir), Event: tell, Changed: registrar.Refresh, Logger: n.Logger,
 	})
 	g.Go(func() error { return serving.Run(ctx, listener) })
-	for _, run := range []func(context.Context) error{agent.Run, registrar.Run, evictor.Run, rotator.Run, garbage.Run} {
+	for _, run := range []func(context.Context) error{keeper.Run, agent.Run, registrar.Run, evictor.Run, rotator.Run, garbage.Run} {
 		g.Go(func() error { return run(ctx) })
 	}
 	g.Go(func() error { n.connect(ctx, runtime); return nil })
