@@ -77,7 +77,8 @@ func (s *server) join(b *testing.B, program string, args ...string) {
 func (s *server) startControllers(b *testing.B) {
 	b.Helper()
 	s.join(b, *kubeControllerManager, "--kubeconfig", s.kubeconfig(b, "controllers"), "--leader-elect=false",
-		"--service-account-private-key-file", filepath.Join(s.dir, "sa.key"), "--kube-api-qps", "5000", "--kube-api-burst", "5000")
+		"--service-account-private-key-file", filepath.Join(s.dir, "sa.key"), "--root-ca-file", filepath.Join(s.dir, "certs", "apiserver.crt"),
+		"--kube-api-qps", "5000", "--kube-api-burst", "5000")
 }
 
 const deployments = "/apis/apps/v1/namespaces/default/deployments"

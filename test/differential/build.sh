@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the servers that Setpoint is compared with into a folder:
 #   build.sh FOLDER
-# Afterwards FOLDER has kube-apiserver, kube-controller-manager, kube-scheduler and etcd. What is there is kept.
+# Afterwards FOLDER has kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and etcd. What is there is kept.
 set -eu
 kubernetes=1.36.3
 etcd=3.7.3
@@ -13,7 +13,7 @@ trap 'rm -rf "$module"' EXIT
 export GOFLAGS=-mod=mod GOWORK=off
 
 # Kubernetes' servers need their staging modules pinned, as this module has them.
-for name in kube-apiserver kube-controller-manager kube-scheduler; do
+for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
   [ ! -x "$out/$name" ] || continue
   mkdir "$module/$name" && cd "$module/$name"
   go mod init peer
