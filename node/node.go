@@ -166,7 +166,7 @@ func New(cfg Config) *Agent {
 	cfg.DNS.Say = func(p *corev1.Pod, kind, reason, message string) { a.say(p, nil, kind, reason, message) }
 	a.runner = pod.NewRunner(pod.Config{
 		Runtime: cfg.Runtime, Images: image.New(cfg.Images), ImageService: cfg.Images, Data: cfg.Data, Say: a.say, DNS: cfg.DNS.Of, Handler: a.handler, Features: a.features,
-		Owner: a.owner(), Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Logger: cfg.Logger,
+		Owner: a.owner(), Logs: cfg.Logs, Domain: cfg.DNS.Domain, Seccomp: cfg.Seccomp, Tail: cfg.Tail, Logger: cfg.Logger,
 	})
 	return a
 }
@@ -203,7 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	sink := broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.cfg.Client.CoreV1().Events("")})
 	defer sink.Stop()
 	if _, err := a.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: a.see, UpdateFunc: func(_, obj any) { a.see(obj) }, DeleteFunc: a.miss,
+		AddFunc: a.see, UpdateFunc: a.change, DeleteFunc: a.miss,
 	}); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// see takes a pod that came or changed.
+// see takes a pod that came.
 func (a *Agent) see(obj any) {
 	switch p, ok := obj.(*corev1.Pod); {
 	case !ok:
@@ -239,6 +239,23 @@ func (a *Agent) see(obj any) {
 		a.setMirror(p, false)
 	default:
 		a.worker(p.UID).tell(p)
+	}
+}
+
+// change takes a pod that changed, or another of its name. A worker need not look
+// at what it has said itself.
+func (a *Agent) change(before, obj any) {
+	old, was := before.(*corev1.Pod)
+	p, is := obj.(*corev1.Pod)
+	switch {
+	case !was || !is:
+	case old.UID != p.UID:
+		a.miss(old)
+		a.see(p)
+	case !static.IsMirror(p) && status.Told(old, p):
+		a.worker(p.UID).note(p)
+	default:
+		a.see(p)
 	}
 }
 

@@ -66,11 +66,16 @@ func newWorker(a *Agent, uid types.UID) *worker {
 
 // tell tells of a pod as it is now.
 func (w *worker) tell(p *corev1.Pod) {
+	w.note(p)
+	w.nudge()
+}
+
+// note takes a pod as it is now, for the next round.
+func (w *worker) note(p *corev1.Pod) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.pod, w.gone = p, false
 	w.hastenLocked()
-	w.mu.Unlock()
-	w.nudge()
 }
 
 // lose tells that the API does not have a pod any more.
@@ -139,23 +144,25 @@ func (w *worker) show(p *corev1.Pod) {
 	w.shown = p
 }
 
-// run goes round until nothing is left of the pod, or the agent ends.
+// run goes round until nothing is left of the pod, or the agent ends. It begins
+// when it is woken: before that, it does not know whether the API has the pod.
 func (w *worker) run() {
 	ctx := w.agent.life
+	var late <-chan time.Time
 	for {
-		next, done := w.round(ctx)
-		if done && w.agent.retire(w) {
-			return
-		}
-		var late <-chan time.Time
-		if next > 0 && !done {
-			late = time.After(next)
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
 		case <-late:
+		}
+		next, done := w.round(ctx)
+		if done && w.agent.retire(w) {
+			return
+		}
+		late = nil
+		if next > 0 && !done {
+			late = time.After(next)
 		}
 	}
 }
@@ -269,7 +276,7 @@ func (w *worker) live(ctx context.Context, p *corev1.Pod, seen *observe.Pod) (ti
 }
 
 // Pauses of introduce, and how long it goes on.
-const firstLook, longestLook, introduction = 5 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second
+const firstLook, longestLook, introduction = time.Millisecond, 10 * time.Millisecond, 2 * time.Second
 
 // introduce waits until the API lets the node have what belongs to a pod. Who may
 // what is known there a moment after the pod is; whoever asks too soon is refused,
@@ -302,7 +309,7 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, seen *observe.Pod, next
 	}
 	task, done := w.task(ctx, -1)
 	defer done()
-	res := w.agent.runner.Do(task, p, seen, &plan, func() { w.refresh(ctx, p) })
+	res := w.agent.runner.Do(task, p, seen, &plan, func(now *observe.Pod) { w.report(p, now) })
 	if task.Err() != nil && ctx.Err() == nil { // the pod is to end
 		w.nudge()
 		return next, nil
@@ -333,10 +340,15 @@ func soonest(a, b time.Duration) time.Duration {
 // refresh tells how the pod is in the middle of a round.
 func (w *worker) refresh(ctx context.Context, p *corev1.Pod) {
 	if seen, err := observe.Read(ctx, w.agent.cfg.Runtime, w.uid, w.agent.cfg.Tail); err == nil {
-		s := w.status(p, seen, false)
-		w.publish(p, s, status.News{MayRun: true})
-		w.agent.probes.Update(p, s)
+		w.report(p, seen)
 	}
+}
+
+// report tells how the pod was seen.
+func (w *worker) report(p *corev1.Pod, seen *observe.Pod) {
+	s := w.status(p, seen, false)
+	w.publish(p, s, status.News{MayRun: true})
+	w.agent.probes.Update(p, s)
 }
 
 // admit takes a pod or has it fail. One that something runs of was taken before.

@@ -86,7 +86,7 @@ type Features struct{ UserNamespaces, RecursiveReadOnly bool }
 type Say func(pod *corev1.Pod, c *corev1.Container, kind, reason, message string)
 
 // Config is what a runner works with. All of it is needed but Logger, Handler,
-// Features and Seccomp.
+// Features, Seccomp and Tail.
 type Config struct {
 	Runtime Runtime
 	Images  *image.Images
@@ -109,6 +109,9 @@ type Config struct {
 	Domain string
 	// Seccomp is the folder of profiles that pods name.
 	Seccomp string
+	// Tail reads the end of a log; nil means that termination messages are never
+	// taken from logs.
+	Tail observe.Tail
 	// Logger hears what users are not told; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -166,9 +169,9 @@ type round struct {
 	result  Result
 }
 
-// Do does what a plan says. ready, if it is not nil, is called once a new sandbox
-// is there.
-func (r *Runner) Do(ctx context.Context, pod *corev1.Pod, seen *observe.Pod, plan *Plan, ready func()) Result {
+// Do does what a plan says. ready, if it is not nil, is called with what there is
+// of the pod once it has a new sandbox.
+func (r *Runner) Do(ctx context.Context, pod *corev1.Pod, seen *observe.Pod, plan *Plan, ready func(now *observe.Pod)) Result {
 	o := &round{Runner: r, pod: pod, seen: seen, plan: plan, ips: seen.IPs, result: Result{Waiting: map[string]status.Why{}}}
 	if err := o.do(ctx, ready); err != nil {
 		o.result.Err = errors.Join(o.result.Err, err)
@@ -176,7 +179,7 @@ func (r *Runner) Do(ctx context.Context, pod *corev1.Pod, seen *observe.Pod, pla
 	return o.result
 }
 
-func (o *round) do(ctx context.Context, ready func()) error {
+func (o *round) do(ctx context.Context, ready func(*observe.Pod)) error {
 	if o.plan.Kill {
 		if err := o.Kill(ctx, o.pod, o.seen, nil); err != nil {
 			return err
@@ -254,7 +257,7 @@ func (o *round) prune(ctx context.Context) {
 }
 
 // ensureSandbox makes a sandbox where the plan asks for one.
-func (o *round) ensureSandbox(ctx context.Context, ready func()) (err error) {
+func (o *round) ensureSandbox(ctx context.Context, ready func(*observe.Pod)) (err error) {
 	if o.sandbox, err = o.sandboxConfig(o.pod, o.plan.Attempt); err != nil {
 		if o.plan.Sandbox {
 			o.cfg.Say(o.pod, nil, corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", err))
@@ -275,7 +278,7 @@ func (o *round) ensureSandbox(ctx context.Context, ready func()) (err error) {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	o.plan.SandboxID = id
-	now, err := observe.Read(ctx, o.cfg.Runtime, o.pod.UID, nil)
+	now, err := observe.Read(ctx, o.cfg.Runtime, o.pod.UID, o.cfg.Tail)
 	if err != nil {
 		o.cfg.Say(o.pod, nil, corev1.EventTypeWarning, "FailedPodSandBoxStatus", fmt.Sprintf("Unable to get pod sandbox status: %v", err))
 		return err
@@ -284,7 +287,7 @@ func (o *round) ensureSandbox(ctx context.Context, ready func()) (err error) {
 		o.ips = now.IPs
 	}
 	if ready != nil {
-		ready()
+		ready(now)
 	}
 	return nil
 }

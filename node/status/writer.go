@@ -172,6 +172,23 @@ func (w *Writer) tell(ctx context.Context, n News) error {
 	return unlessGone(pods.Delete(ctx, n.Pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: metav1.NewUIDPreconditions(string(n.Pod.UID))}))
 }
 
+// Told says whether a pod has changed in nothing but what a Writer tells: its
+// status, without the conditions of others and its phase.
+func Told(before, now *corev1.Pod) bool {
+	others := func(p *corev1.Pod) corev1.Pod {
+		o := *p
+		o.ResourceVersion, o.ManagedFields = "", nil
+		o.Status = corev1.PodStatus{Phase: p.Status.Phase}
+		for _, c := range p.Status.Conditions {
+			if !ours(c.Type) {
+				o.Status.Conditions = append(o.Status.Conditions, c)
+			}
+		}
+		return o
+	}
+	return apiequality.Semantic.DeepEqual(others(before), others(now))
+}
+
 func unlessGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
