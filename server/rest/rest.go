@@ -52,7 +52,8 @@ type Config struct {
 	// nothing watched.
 	Plane string
 	At    store.Revision
-	// Like is a handler whose codecs are used, too; nil is none.
+	// Like is a handler whose codecs and compressed lists are used, too; nil is
+	// none. Planes share objects until they are written to, and their lists.
 	Like       *Handler
 	Hub        *watch.Hub
 	Kinds      func() *kinds.List
@@ -120,7 +121,7 @@ func New(cfg Config) *Handler {
 	}
 	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, lists: &lists{}, turns: &turns.Turns[object]{}}
 	if cfg.Like != nil {
-		h.codecs = cfg.Like.codecs
+		h.codecs, h.lists = cfg.Like.codecs, cfg.Like.lists
 	}
 	return h
 }
