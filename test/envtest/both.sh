@@ -1,12 +1,19 @@
 # Runs suites of other people's modules on Setpoint and on a real kube-apiserver
 # with etcd. A script sources this file after it has set
 #   setpoint   the program
-#   peer       a folder with kube-apiserver, etcd and kubectl
-# and ends with $failed, which is 1 once a suite has not passed on a side.
+#   peer       a folder with kube-apiserver, etcd and kubectl; - runs Setpoint alone
+# and ends with `total`, then with $failed, which is 1 once a suite has not passed
+# on a side. What suites print is kept in the folder $LOGS if that is set.
 failed=0
+[ "$peer" = - ] || peer=$(cd "$peer" && pwd)
 work=$(mktemp -d)
 trap 'cd /; chmod -R u+w "$work"; rm -rf "$work"' EXIT
 assets=$("$setpoint" envtest)
+logs=$work
+if [ -n "${LOGS:-}" ]; then
+  mkdir -p "$LOGS"
+  logs=$(cd "$LOGS" && pwd)
+fi
 export KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=180s KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT=180s
 
 # folder MODULE[@VERSION] is where a module lies, once it is there.
@@ -32,14 +39,14 @@ both() {
   for suite in "$@"; do
     go test -c -o "$work/suite.test" "./$suite"
     run setpoint "$assets" "$suite"
-    run real "$peer" "$suite"
+    [ "$peer" = - ] || run real "$peer" "$suite"
   done
 }
 
 # run SIDE ASSETS PACKAGE runs the suite that was built, and prints what came of
 # it. A spec of Ginkgo's that fails is tried up to three times, on both sides.
 run() {
-  log="$work/$1.log"
+  log=$logs/$(echo "$3" | tr / .).$1.log
   set -- "$@" -test.timeout 30m -test.v
   if "$work/suite.test" -help 2>&1 | grep -q ginkgo.flake-attempts; then
     set -- "$@" -ginkgo.no-color -ginkgo.flake-attempts=3
@@ -49,7 +56,9 @@ run() {
   begun=$(date +%s%N)
   (cd "$package" && KUBEBUILDER_ASSETS=$bin "$work/suite.test" "$@") >"$log" 2>&1 || failed=1
   took=$((($(date +%s%N) - begun) / 1000000))
-  printf '%-36s %-9s %8d ms  %s\n' "$package" "$side" "$took" "$(outcome "$log")"
+  came=$(outcome "$log")
+  printf '%-36s %-9s %8d ms  %s\n' "$package" "$side" "$took" "$came"
+  echo "$side $took $came" >>"$work/all"
   grep -E '\[(FAIL|FAILED)\]|^ *--- FAIL' "$log" | sort -u || true
 }
 
@@ -61,4 +70,13 @@ outcome() {
   else
     echo "$(grep -c -- '--- PASS' "$1") Passed | $(grep -c -- '--- FAIL' "$1") Failed | $(grep -c -- '--- SKIP' "$1") Skipped"
   fi
+}
+
+# total prints what came of all suites on each side.
+total() {
+  awk '{
+    took[$1] += $2
+    for (i = 3; i < NF; i++) if ($(i + 1) == "Passed") passed[$1] += $i; else if ($(i + 1) == "Failed") failed[$1] += $i
+  }
+  END { for (side in took) printf "%-36s %-9s %8d ms  %d Passed | %d Failed\n", "all", side, took[side], passed[side], failed[side] }' "$work/all" | sort -r
 }

@@ -4,10 +4,11 @@
 # long each took.
 #   operators.sh SETPOINT PEER [PROJECT...]
 # SETPOINT is the program, PEER a folder with kube-apiserver, etcd and kubectl
-# (test/differential/build.sh and test/kubectl/build.sh make them). Without projects
-# it is all that are listed below but for kro, whose suite takes long.
+# (test/differential/build.sh and test/kubectl/build.sh make them); - runs Setpoint
+# alone. Without projects it is all that are listed below but for kro, whose suite
+# takes long.
 set -eu
-setpoint=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") peer=$(cd "$2" && pwd)
+setpoint=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") peer=$2
 shift 2
 [ $# -gt 0 ] || set -- trust-manager approver-policy cert-controller
 # shellcheck source=both.sh
@@ -40,4 +41,5 @@ suites() {
 for project in "$@"; do
   suites "$project"
 done
+total
 exit "$failed"
