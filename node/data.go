@@ -176,3 +176,6 @@ func (d *data) Left() ([]types.UID, error) { return d.volumes.Known() }
 
 // Run keeps what pods refer to at hand until ctx ends.
 func (d *data) Run(ctx context.Context) error { return d.source.Run(ctx) }
+
+// Clear implements Data. The groups that pods' are in stay while there are any.
+func (d *data) Clear() { d.tree.Clear() }

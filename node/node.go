@@ -70,6 +70,8 @@ type Data interface {
 	Left() ([]types.UID, error)
 	// Run keeps what pods refer to at hand until ctx ends.
 	Run(ctx context.Context) error
+	// Clear removes what is no pod's, once nobody is at work any more.
+	Clear()
 }
 
 // Config says which node this is. Client, Name, Runtime, Images and Dir are
@@ -228,6 +230,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.ended = true
 	a.mu.Unlock()
 	a.alive.Wait()
+	a.cfg.Data.Clear()
 	return err
 }
 

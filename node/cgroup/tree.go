@@ -1,6 +1,8 @@
 package cgroup
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"path"
 	"path/filepath"
@@ -90,7 +92,11 @@ func (t *Tree) set(name string, r *runtimeapi.LinuxContainerResources) error {
 		values = version2(r)
 	}
 	for _, mount := range slices.Compact(slices.Sorted(maps.Values(t.mounts))) {
-		if err := makeGroup(mount, path.Join(t.cfg.Under, name), t.unified); err != nil {
+		err := makeGroup(mount, path.Join(t.cfg.Under, name), t.unified)
+		for try := 0; errors.Is(err, fs.ErrNotExist) && try < 10; try++ { // another node has just cleared the group above
+			err = makeGroup(mount, path.Join(t.cfg.Under, name), t.unified)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,11 @@ import (
 
 func TestMain(m *testing.M) {
 	process.Main() // containers' supervisors are this binary
-	os.Exit(m.Run())
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
 }
 
 type lines struct{ t *testing.T }
