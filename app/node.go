@@ -265,7 +265,7 @@ func (n *Node) serve(ctx context.Context, m Member, runtime *cri.Client) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var evictor *evict.Manager // it is there before anybody asks
 	agent := node.New(node.Config{
-		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, RuntimeName: runtime.Name, Dir: n.Dir, Logger: n.Logger,
+		Client: m.Client, Name: n.Name, Runtime: runtime.Runtime, Images: runtime.Images, Tells: runtime.Follow, RuntimeName: runtime.Name, Dir: n.Dir, Logger: n.Logger,
 		Cgroups: cgroup.Config{Systemd: systemd(ctx, runtime)}, HostIPs: func() []string { return ips }, Tail: tail, Static: own,
 		DNS: dns.Config{Domain: "cluster.local", ResolvConf: resolvConf()}, Seccomp: filepath.Join(n.Dir, "seccomp"),
 		Admit: func(p *corev1.Pod) *admit.Refusal { return evictor.Admit(p) },

@@ -3,8 +3,8 @@
 // In come pods from the API, or from the node's own files, and a container runtime
 // that speaks CRI; out go containers, and what became of them. Each pod has one
 // worker, which goes round: observe (the pod, the runtime, its probes) -> plan
-// (node/pod) -> act. What the runtime does by itself is seen by listing everything
-// once a second; a worker is woken by what concerns its pod and sleeps otherwise.
+// (node/pod) -> act. What the runtime does by itself it tells, or it is seen by
+// listing everything; a worker is woken by what concerns its pod and sleeps otherwise.
 //
 // What always holds: nothing that is needed after a restart is kept in memory
 // alone. An agent that starts finds what the one before it left in the runtime and
@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -50,9 +49,6 @@ import (
 	"setpoint.dev/setpoint/node/static"
 	"setpoint.dev/setpoint/node/status"
 )
-
-// relistEvery is how often the runtime is asked for everything.
-const relistEvery = time.Second
 
 // Data is what pods are given by the node.
 type Data interface {
@@ -84,6 +80,8 @@ type Config struct {
 	// Runtime and Images are the container runtime.
 	Runtime cri.RuntimeService
 	Images  cri.ImageManagerService
+	// Tells is the runtime where it says what happens; nil means that it does not.
+	Tells observe.Tells
 	// RuntimeName is what container IDs begin with, such as containerd.
 	RuntimeName string
 	// Dir is the folder of everything that pods are given.
@@ -309,34 +307,6 @@ func (a *Agent) Wake(uid types.UID) {
 	a.mu.Unlock()
 	if w != nil {
 		w.nudge()
-	}
-}
-
-// relist asks the runtime for everything again and again, wakes who is concerned,
-// and finds what nobody knows.
-func (a *Agent) relist(ctx context.Context) {
-	r := &observe.Relister{Runtime: a.cfg.Runtime, Owner: a.owner()}
-	tick := time.NewTicker(relistEvery)
-	defer tick.Stop()
-	for first := true; ; {
-		changed, all, err := r.Changed(ctx)
-		switch {
-		case err != nil && ctx.Err() == nil:
-			a.cfg.Logger.Warn("the runtime does not say what runs", "error", err)
-		case err == nil:
-			for _, uid := range changed {
-				a.Wake(uid)
-			}
-			if _, sure := a.Known(); sure {
-				a.adoptOrphans(all, first)
-				first = false
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 

@@ -62,7 +62,7 @@ func start(t *testing.T) *site {
 	s := &site{t: t, admin: admin, runtime: runtime.Version}
 	s.agent = func() *node.Agent {
 		return node.New(node.Config{
-			Client: self, Name: nodeName, Runtime: runtime.Runtime, Images: runtime.Images, RuntimeName: "containerd", Dir: dir,
+			Client: self, Name: nodeName, Runtime: runtime.Runtime, Images: runtime.Images, Tells: runtime.Follow, RuntimeName: "containerd", Dir: dir,
 			HostIPs: func() []string { return []string{"127.0.0.1"} }, Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 	}

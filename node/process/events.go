@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -67,6 +68,9 @@ func (r *Runtime) emit(id, sandbox string, kind runtimeapi.ContainerEventType) {
 func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	ch := r.events.follow()
 	defer r.events.leave(ch)
+	if err := stream.SendHeader(metadata.MD{}); err != nil { // from here on nothing is missed
+		return err
+	}
 	for {
 		select {
 		case <-stream.Context().Done():

@@ -85,6 +85,7 @@ func Run(t *testing.T, s Subject) {
 		{"memory limit", memoryLimit},
 		{"update resources", updateResources},
 		{"events", events},
+		{"follow", follow},
 		{"images", images},
 		{"checkpoint", checkpoint},
 	} {

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -81,10 +82,7 @@ func sandboxFilters(t *testing.T, b *bench) {
 	must(t, b.client.Runtime.StopPodSandbox(b.ctx, dead.id))
 	ready := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
 	notReady := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY}
-	for name, test := range map[string]struct {
-		filter *runtimeapi.PodSandboxFilter
-		want   []string
-	}{
+	filters(t, b, b.client.Runtime.ListPodSandbox, map[string]filtered[*runtimeapi.PodSandboxFilter]{
 		"id":               {&runtimeapi.PodSandboxFilter{Id: live.id}, []string{live.id}},
 		"id and state":     {&runtimeapi.PodSandboxFilter{Id: live.id, State: notReady}, nil},
 		"label":            {&runtimeapi.PodSandboxFilter{LabelSelector: dead.config.GetLabels()}, []string{dead.id}},
@@ -92,9 +90,21 @@ func sandboxFilters(t *testing.T, b *bench) {
 		"another state":    {&runtimeapi.PodSandboxFilter{LabelSelector: dead.config.GetLabels(), State: ready}, nil},
 		"label of another": {&runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"test": "no"}}, nil},
 		"two labels":       {&runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"test": live.config.GetLabels()["test"], "more": "no"}}, nil},
-	} {
+	})
+}
+
+// filtered is what a list with a filter has, by ID.
+type filtered[F any] struct {
+	filter F
+	want   []string
+}
+
+// filters lists with one filter after the other.
+func filters[F any, T interface{ GetId() string }](t *testing.T, b *bench, list func(context.Context, F) ([]T, error), cases map[string]filtered[F]) {
+	t.Helper()
+	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			items, err := b.client.Runtime.ListPodSandbox(b.ctx, test.filter)
+			items, err := list(b.ctx, test.filter)
 			must(t, err)
 			var got []string
 			for _, i := range items {
@@ -213,10 +223,7 @@ func containerFilters(t *testing.T, b *bench) {
 	state := func(s runtimeapi.ContainerState) *runtimeapi.ContainerStateValue {
 		return &runtimeapi.ContainerStateValue{State: s}
 	}
-	for name, test := range map[string]struct {
-		filter *runtimeapi.ContainerFilter
-		want   []string
-	}{
+	filters(t, b, b.client.Runtime.ListContainers, map[string]filtered[*runtimeapi.ContainerFilter]{
 		"id":                {&runtimeapi.ContainerFilter{Id: live}, []string{live}},
 		"sandbox":           {&runtimeapi.ContainerFilter{PodSandboxId: other.id}, []string{others}},
 		"running":           {&runtimeapi.ContainerFilter{PodSandboxId: p.id, State: state(runtimeapi.ContainerState_CONTAINER_RUNNING)}, []string{live}},
@@ -224,19 +231,7 @@ func containerFilters(t *testing.T, b *bench) {
 		"exited":            {&runtimeapi.ContainerFilter{PodSandboxId: p.id, State: state(runtimeapi.ContainerState_CONTAINER_EXITED)}, []string{ended}},
 		"label":             {&runtimeapi.ContainerFilter{LabelSelector: config.GetLabels()}, []string{live}},
 		"id in another pod": {&runtimeapi.ContainerFilter{Id: live, PodSandboxId: other.id}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			items, err := b.client.Runtime.ListContainers(b.ctx, test.filter)
-			must(t, err)
-			var got []string
-			for _, i := range items {
-				got = append(got, i.GetId())
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
+	})
 }
 
 func containerNames(t *testing.T, b *bench) {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	apitypes "k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -132,6 +133,48 @@ func events(t *testing.T, b *bench) {
 	}
 	cancel()
 	<-done
+}
+
+// follow hears of the end of a container, however the runtime tells it, and not of
+// what is run in one.
+func follow(t *testing.T, b *bench) {
+	p := b.pod(t)
+	id := p.start(t, p.shell("sleep 1000"))
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	begun, happened, done := make(chan struct{}), make(chan apitypes.UID, 1000), make(chan error, 1)
+	go func() {
+		done <- b.client.Follow(ctx, func() { close(begun) }, func(uid apitypes.UID) { happened <- uid })
+	}()
+	select {
+	case <-begun:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // containerd does not say when it listens
+	_, _, err := b.client.Runtime.ExecSync(b.ctx, id, []string{"true"}, patience)
+	must(t, err)
+	select {
+	case uid := <-happened:
+		t.Errorf("%q is told of what was run in it", uid)
+	case <-time.After(time.Second):
+	}
+	must(t, b.client.Runtime.StopContainer(b.ctx, id, 0))
+	for {
+		select {
+		case uid := <-happened:
+			if uid != "" && string(uid) != p.config.GetLabels()["io.kubernetes.pod.uid"] {
+				continue
+			}
+		case <-time.After(patience):
+			t.Fatal("nothing was told")
+		}
+		break
+	}
+	cancel()
+	if err := <-done; status.Code(err) != codes.Canceled {
+		t.Errorf("it ended with %v", err)
+	}
 }
 
 func images(t *testing.T, b *bench) {
