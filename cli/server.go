@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"setpoint.dev/setpoint/app"
+	"setpoint.dev/setpoint/cli/quiet"
 )
 
 // run is how a server runs, beside what it serves.
@@ -117,11 +118,12 @@ func (r *run) sayReady(w io.Writer, url string) error {
 	return err
 }
 
-// logger writes what goes wrong to standard error, client-go's words included.
+// logger writes what goes wrong to standard error, what libraries say included but
+// for what is nobody's concern.
 func logger() *slog.Logger {
-	l := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	klog.SetSlogLogger(l)
-	return l
+	h := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})
+	klog.SetSlogLogger(slog.New(quiet.New(h)))
+	return slog.New(h)
 }
 
 // requestFlags adds the flags that say what is written down of requests, and how

@@ -40,6 +40,8 @@ type News struct {
 	// not be told of one that it has not is dropped: a node may not even ask for a
 	// pod that is gone.
 	Wanted func() bool
+
+	refused int // how often the API has said that the node may not tell
 }
 
 // Writer tells the API how pods are. It is the only one of its node that does, and
@@ -130,7 +132,7 @@ func (w *Writer) write(ctx context.Context) bool {
 			if err == nil || n.Wanted != nil && !n.Wanted() {
 				return nil
 			}
-			if ctx.Err() == nil && !apierrors.IsConflict(err) {
+			if n.worth(err) && ctx.Err() == nil {
 				w.logger.Warn("a pod's status is not written yet", "pod", n.Pod.Namespace+"/"+n.Pod.Name, "error", err)
 			}
 			w.putBack(n)
@@ -142,6 +144,19 @@ func (w *Writer) write(ctx context.Context) bool {
 	}
 	_ = g.Wait() // nobody returns an error
 	return good
+}
+
+// patience is how often a node may be refused before that is told: a pod that has
+// just gone is not its node's any more, a moment before the node hears of it.
+const patience = 6
+
+// worth says whether an error is worth a line in the log.
+func (n *News) worth(err error) bool {
+	if apierrors.IsForbidden(err) {
+		n.refused++
+		return n.refused >= patience
+	}
+	return !apierrors.IsConflict(err)
 }
 
 // tell writes one status, and removes the pod when it is to go. A pod that is
