@@ -7,18 +7,18 @@ import (
 )
 
 // BenchmarkGate is what a request costs at the gate, in and out: of whom it never
-// lets wait, of one whose level is at ease, and of one that is queued, as all are
-// upstream.
+// lets wait, of one that finds a seat in the lane, and of one that is queued, as all
+// are upstream.
 func BenchmarkGate(b *testing.B) {
 	for _, bench := range []struct {
 		name, who, method, url string
 		shares                 int32
 	}{
 		{"exempt", "root", http.MethodGet, get, 245},
-		{"at ease, get", "jane", http.MethodGet, get, 245},
-		{"at ease, create", "jane", http.MethodPost, pods, 245},
-		{"at ease, list", "jane", http.MethodGet, pods, 245},
-		{"at ease, watch", "jane", http.MethodGet, watch, 245},
+		{"in the lane, get", "jane", http.MethodGet, get, 245},
+		{"in the lane, create", "jane", http.MethodPost, pods, 245},
+		{"in the lane, list", "jane", http.MethodGet, pods, 245},
+		{"in the lane, watch", "jane", http.MethodGet, watch, 245},
 		{"queued, get", "jane", http.MethodGet, get, 1},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

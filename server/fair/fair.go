@@ -8,12 +8,12 @@
 // it lends; a list takes as many seats as its objects are bytes.
 //
 // Queueing, lending, metrics and the objects' status are upstream's library's, so
-// they mean what they mean there. While a level is at ease its requests pass
-// beside the library, in a lane that costs them next to nothing (level.go).
+// they mean what they mean there. Requests that take one seat pass beside the
+// queues while there is room, in a lane that costs them next to nothing and that
+// no list stands in (level.go).
 //
 // What always holds: the seats of a level's lane and of its queues are together
-// no more than the level has, but for what upstream lets in beyond that. A request
-// has its seats while it is worked on, not while it waits for others (package
+// those that the level has. A request has its seats while it is worked on, not while it waits for others (package
 // seat); a watch has them until it has sent what was there when it began. Requests
 // of the exempt level never wait.
 package fair

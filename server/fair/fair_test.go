@@ -161,6 +161,14 @@ func (v *visitor) refused(t testing.TB) {
 	}
 }
 
+// size has many large nodes, and few of all else.
+func size(resource string) (objects, average int64, known bool) {
+	if resource == "nodes" {
+		return 1000, 10_000, true
+	}
+	return 10, 1000, true
+}
+
 // gate is one with twenty seats, of which jane has so many shares of those that a
 // new control plane gives out.
 func gate(t testing.TB, shares int32, response flowcontrolv1.LimitResponse) *fair.Gate {
@@ -170,7 +178,7 @@ func gate(t testing.TB, shares int32, response flowcontrolv1.LimitResponse) *fai
 		t.Fatal(err)
 	}
 	uid := level(t, k, shares, response)
-	g := fair.New(k, 20, func(string) (int64, int64, bool) { return 10, 1000, true }, slog.New(slog.DiscardHandler))
+	g := fair.New(k, 20, size, slog.New(slog.DiscardHandler))
 	ended := make(chan error)
 	go func() { ended <- g.Run(t.Context()) }()
 	t.Cleanup(func() {
@@ -276,7 +284,7 @@ func TestTheLaneAndTheQueuesShareSeats(t *testing.T) {
 		if len(in) != 10 {
 			t.Fatalf("%d let in in round %d, want 10", len(in), round)
 		}
-		in[0].goes() // from the lane: the queues get its seat
+		in[0].goes() // from the lane
 		next := send(t, g, "jane", http.MethodGet, get, false)
 		next.comes(t)
 		send(t, g, "jane", http.MethodGet, get, false).refused(t)
@@ -285,6 +293,31 @@ func TestTheLaneAndTheQueuesShareSeats(t *testing.T) {
 			v.goes()
 		}
 	}
+}
+
+// Lists of nodes take two of jane's ten seats each. However many come, one who asks
+// for little does not wait for them.
+func TestListsDoNotStandInTheLane(t *testing.T) {
+	g := gate(t, 245, flowcontrolv1.LimitResponse{
+		Type: flowcontrolv1.LimitResponseTypeQueue, Queuing: &flowcontrolv1.QueuingConfiguration{Queues: 1, HandSize: 1, QueueLengthLimit: 100},
+	})
+	const nodes = "/api/v1/nodes"
+	in := []*visitor{send(t, g, "jane", http.MethodGet, nodes, false), send(t, g, "jane", http.MethodGet, nodes, false)}
+	for _, v := range in {
+		v.comes(t)
+	}
+	third := send(t, g, "jane", http.MethodGet, nodes, false)
+	third.waits(t)
+	for range 5 {
+		v := send(t, g, "jane", http.MethodPost, pods, false)
+		v.comes(t)
+		in = append(in, v)
+	}
+	for _, v := range in {
+		v.goes()
+	}
+	third.comes(t)
+	third.goes()
 }
 
 // Whoever comes is let in or refused, and what is let in at once is never more than

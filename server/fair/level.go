@@ -14,44 +14,34 @@ import (
 	work "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// level is a priority level: upstream's queues, and a lane beside them.
-//
-//	lane open:   nobody is in the queues; up to half of the seats are the lane's
-//	             to give, without a lock and without a queue
-//	lane closed: somebody wants more than that; all who come go to the queues,
-//	             which have the level's seats less those still taken in the lane
-//
-// It is closed by the first that comes to the queues, and opened when the last has
-// left them. Half, because upstream lets one request in that wants more than all
-// seats there are when it sees nobody else.
+// level is a priority level: upstream's queues, and a lane beside them. Half of the
+// level's seats, rounded down, are the lane's: it gives one to each request that
+// takes no more than one, while it has any, without a lock and without a queue.
+// All others go to the queues, which have the other half. So those who ask for
+// little do not wait for those who ask for much, and there are never more let in
+// than the level has seats.
 type level struct {
 	name   string
-	exempt bool
+	exempt bool // the lane gives to all
 
-	lane         atomic.Int64 // seats taken, and closed while it is
-	room         atomic.Int64 // seats that it may give
-	highest      atomic.Int64 // seats taken in it since they were last shared out
+	lane         atomic.Int64 // seats taken
+	room         atomic.Int64 // seats that it has
+	highest      atomic.Int64 // seats taken since they were last shared out
 	begun, ended atomic.Int64 // requests in it, ever
 
 	demand *demand
-
-	mu        sync.Mutex // guards the fields below
-	queues    fq.QueueSet
-	queueing  fq.QueuingConfig
-	dispatch  fq.DispatchingConfig
-	inQueues  int // requests that the queues know of
-	laneTaken int // seats that they have been told are taken
+	queues atomic.Pointer[fq.QueueSet]
 }
 
-// closed is added to the seats of a lane that is closed.
-const closed = 1 << 40
-
-// enter takes seats in the lane, if it is open and has them.
+// enter takes seats in the lane, if it has them.
 func (l *level) enter(seats int) bool {
+	if seats > 1 && !l.exempt {
+		return false
+	}
 	for {
 		taken := l.lane.Load()
 		after := taken + int64(seats)
-		if after > l.room.Load() { // so is every lane that is closed
+		if after > l.room.Load() {
 			return false
 		}
 		if l.lane.CompareAndSwap(taken, after) {
@@ -59,6 +49,7 @@ func (l *level) enter(seats int) bool {
 				l.highest.Store(after)
 				l.demand.raise(after)
 			}
+			l.begun.Add(1)
 			return true
 		}
 	}
@@ -66,141 +57,60 @@ func (l *level) enter(seats int) bool {
 
 // leave gives seats of the lane back.
 func (l *level) leave(seats int) {
-	if l.lane.Add(-int64(seats)) < closed {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lane.Load() >= closed {
-		l.lendLocked()
-	}
+	l.lane.Add(-int64(seats))
+	l.ended.Add(1)
 }
 
-// closeLocked has all who come go to the queues.
-func (l *level) closeLocked() {
-	if l.lane.Load() < closed {
-		l.lane.Add(closed)
-	}
-	l.lendLocked()
-}
-
-// openLocked has those who come take seats in the lane again, once the queues hold
-// none. Some are held for a while after a write that many watch.
-func (l *level) openLocked() {
-	if l.inQueues == 0 && l.lane.Load() >= closed && l.queues.IsIdle() {
-		l.lane.Add(-closed)
-	}
-}
-
-// lendLocked tells the queues how many seats there are beside those of the lane.
-func (l *level) lendLocked() {
-	taken := int(l.lane.Load() % closed)
-	if taken == l.laneTaken {
-		return
-	}
-	l.laneTaken = taken
-	change, err := l.queues.BeginConfigChange(l.queueing)
-	if err != nil {
-		return // they have taken the same before
-	}
-	change.Complete(l.besideLocked())
-}
-
-// besideLocked are the seats that the lane leaves to the queues.
-func (l *level) besideLocked() fq.DispatchingConfig {
-	d := l.dispatch
-	d.ConcurrencyLimit = max(0, d.ConcurrencyLimit-l.laneTaken)
-	return d
-}
+func (l *level) inner() fq.QueueSet { return *l.queues.Load() }
 
 // StartRequest implements fq.QueueSet.
 func (l *level) StartRequest(ctx context.Context, width *work.WorkEstimate, hash uint64, flow, schema string, what, who any, note fq.QueueNoteFn) (fq.Request, bool) {
-	l.come()
-	req, idle := l.queues.StartRequest(ctx, width, hash, flow, schema, what, who, note)
-	if req == nil {
-		l.goAway()
-		return nil, idle
-	}
-	return turn{req, l}, false
-}
-
-func (l *level) come() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.inQueues++
-	if !l.exempt {
-		l.closeLocked()
-	}
-}
-
-func (l *level) goAway() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.inQueues--
-	l.openLocked()
-}
-
-// turn is a request in the queues.
-type turn struct {
-	fq.Request
-	level *level
-}
-
-// Finish implements fq.Request.
-func (t turn) Finish(execute func()) bool {
-	defer t.level.goAway()
-	return t.Request.Finish(func() {
-		t.level.begun.Add(1)
-		defer t.level.ended.Add(1)
-		execute()
-	})
+	return l.inner().StartRequest(ctx, width, hash, flow, schema, what, who, note)
 }
 
 // IsIdle implements fq.QueueSet. Who is in the lane of a level that goes does not
 // hold it.
-func (l *level) IsIdle() bool { return l.queues.IsIdle() }
+func (l *level) IsIdle() bool { return l.inner().IsIdle() }
 
 // Dump implements fq.QueueSet: requests of the lane are among those that are
 // worked on.
 func (l *level) Dump(details bool) debug.QueueSetDump {
-	d := l.queues.Dump(details)
+	d := l.inner().Dump(details)
 	begun, ended := l.begun.Load(), l.ended.Load()
-	d.Dispatched = int(begun)
-	d.Executing = int(max(0, begun-ended))
-	d.SeatsInUse += int(l.lane.Load() % closed)
+	d.Dispatched += int(begun)
+	d.Executing += int(max(0, begun-ended))
+	d.SeatsInUse += int(l.lane.Load())
 	return d
 }
 
 // BeginConfigChange implements fq.QueueSet.
 func (l *level) BeginConfigChange(q fq.QueuingConfig) (fq.QueueSetCompleter, error) {
-	next, err := l.queues.BeginConfigChange(q)
+	next, err := l.inner().BeginConfigChange(q)
 	if err != nil {
 		return nil, err
 	}
-	return change{level: l, queueing: q, next: next}, nil
+	return change{level: l, next: next}, nil
 }
 
 // change is a configuration that a level is about to have.
 type change struct {
-	level    *level
-	queueing fq.QueuingConfig
-	next     fq.QueueSetCompleter
-	made     func() // called when it is a new level's
+	level *level
+	next  fq.QueueSetCompleter
+	made  func() // called when it is a new level's
 }
 
 // Complete implements fq.QueueSetCompleter. It is called whenever seats are shared
 // out.
 func (c change) Complete(d fq.DispatchingConfig) fq.QueueSet {
-	l := c.level
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	taken := l.lane.Load() % closed
-	l.queueing, l.dispatch, l.laneTaken = c.queueing, d, int(taken)
-	l.queues = c.next.Complete(l.besideLocked())
-	l.room.Store(int64(d.ConcurrencyLimit / 2))
+	l, room := c.level, d.ConcurrencyLimit/2
+	l.room.Store(int64(room))
 	if l.exempt {
 		l.room.Store(math.MaxInt64)
 	}
+	d.ConcurrencyLimit -= room
+	queues := c.next.Complete(d)
+	l.queues.Store(&queues)
+	taken := l.lane.Load()
 	l.highest.Store(taken)
 	l.demand.begin(taken)
 	if c.made != nil {
@@ -260,7 +170,7 @@ func (s *levels) BeginConstruction(q fq.QueuingConfig, requests metrics.RatioedG
 	if err != nil {
 		return nil, err
 	}
-	return change{level: l, queueing: q, next: next, made: func() { s.add(l) }}, nil
+	return change{level: l, next: next, made: func() { s.add(l) }}, nil
 }
 
 func (s *levels) add(l *level) {

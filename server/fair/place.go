@@ -68,7 +68,6 @@ func again(failed any) {
 // sit takes note of a request that has got its seats in the lane.
 func (p *Place) sit(l *level, schema string, seats int) {
 	p.level, p.schema, p.seats, p.begun = l, schema, seats, time.Now()
-	l.begun.Add(1)
 	ctx := context.Background()
 	metrics.AddDispatch(ctx, l.name, schema)
 	metrics.AddRequestsExecuting(ctx, l.name, schema, 1)
@@ -78,7 +77,6 @@ func (p *Place) sit(l *level, schema string, seats int) {
 // rise gives the lane's seats back.
 func (p *Place) rise() {
 	p.level.leave(p.seats)
-	p.level.ended.Add(1)
 	ctx := context.Background()
 	metrics.AddRequestsExecuting(ctx, p.level.name, p.schema, -1)
 	metrics.AddSeatConcurrencyInUse(p.level.name, p.schema, -p.seats)

@@ -179,22 +179,7 @@ func (c *call) respondList(p *page) error {
 	if form := c.form(p.objects...); form != nil {
 		return c.writeList(form, p, m)
 	}
-	list, err := c.internalList(p, m)
-	if err != nil {
-		return err
-	}
-	return c.respondInternalList(list, m)
-}
-
-// respondInternalList answers with a list of the kind's internal type.
-func (c *call) respondInternalList(list runtime.Object, m metav1.ListMeta) error {
-	switch c.out.as {
-	case "PartialObjectMetadataList":
-		return c.respondPartialList(list, m)
-	case "PartialObjectMetadata":
-		return refused(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
-	}
-	body, err := c.encodeObject(list)
+	body, err := c.makeList(p, m)
 	if err != nil {
 		return err
 	}
@@ -202,7 +187,51 @@ func (c *call) respondInternalList(list runtime.Object, m metav1.ListMeta) error
 	return nil
 }
 
-func (c *call) respondPartialList(of runtime.Object, m metav1.ListMeta) error {
+// maxDecoded is how many bytes of stored objects are decoded at a time for lists
+// that are not made of the bytes themselves. Decoded they take several times as
+// much.
+const maxDecoded = 64 << 20
+
+// makeList makes a list of the objects themselves, when it is its turn: as many are
+// made at a time as there is memory for, a larger one than that alone.
+func (c *call) makeList(p *page, m metav1.ListMeta) ([]byte, error) {
+	size := int64(0)
+	for _, o := range p.objects {
+		size += int64(len(o.Value()))
+	}
+	size = min(size, maxDecoded)
+	if err := c.decoded.Acquire(c.ctx, size); err != nil {
+		return nil, err
+	}
+	defer c.decoded.Release(size)
+	list, err := c.internalList(p, m)
+	if err != nil {
+		return nil, err
+	}
+	return c.encodeInternalList(list, m)
+}
+
+// respondInternalList answers with a list of the kind's internal type.
+func (c *call) respondInternalList(list runtime.Object, m metav1.ListMeta) error {
+	body, err := c.encodeInternalList(list, m)
+	if err != nil {
+		return err
+	}
+	c.writeBody(http.StatusOK, body)
+	return nil
+}
+
+func (c *call) encodeInternalList(list runtime.Object, m metav1.ListMeta) ([]byte, error) {
+	switch c.out.as {
+	case "PartialObjectMetadataList":
+		return c.encodePartialList(list, m)
+	case "PartialObjectMetadata":
+		return nil, refused(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", list))
+	}
+	return c.encodeObject(list)
+}
+
+func (c *call) encodePartialList(of runtime.Object, m metav1.ListMeta) ([]byte, error) {
 	list := &metav1.PartialObjectMetadataList{ListMeta: m}
 	if err := meta.EachListItem(of, func(obj runtime.Object) error {
 		item, err := c.partial(obj)
@@ -211,19 +240,14 @@ func (c *call) respondPartialList(of runtime.Object, m metav1.ListMeta) error {
 		}
 		return err
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	list.SetGroupVersionKind(c.out.metaVersion().WithKind("PartialObjectMetadataList"))
 	info, err := metaCodec().Media(c.out.MediaType)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	body, err := metaCodec().Encode(info, list, c.out.metaVersion())
-	if err != nil {
-		return err
-	}
-	c.writeBody(http.StatusOK, body)
-	return nil
+	return metaCodec().Encode(info, list, c.out.metaVersion())
 }
 
 // internalList decodes a page into the kind's internal list.

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -98,8 +99,9 @@ type Handler struct {
 	codecs  *codecs
 	pages   *pages
 	lists   *lists
-	lines   lines        // events that several watchers write
-	waiting atomic.Int64 // creates that wait for initializers
+	decoded *semaphore.Weighted // bytes of objects that lists are made of, of all planes
+	lines   lines               // events that several watchers write
+	waiting atomic.Int64        // creates that wait for initializers
 	// backlog is what waits for the initializers that are configured.
 	backlog atomic.Pointer[map[string]initializer.Backlog]
 }
@@ -119,9 +121,9 @@ func New(cfg Config) *Handler {
 	if cfg.Plane == "" {
 		cfg.Plane = store.Main
 	}
-	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, lists: &lists{}, turns: &turns.Turns[object]{}}
+	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, lists: &lists{}, turns: &turns.Turns[object]{}, decoded: semaphore.NewWeighted(maxDecoded)}
 	if cfg.Like != nil {
-		h.codecs, h.lists = cfg.Like.codecs, cfg.Like.lists
+		h.codecs, h.lists, h.decoded = cfg.Like.codecs, cfg.Like.lists, cfg.Like.decoded
 	}
 	return h
 }
