@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 OPS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race model lint fmt fuzz bench conformance kubectls definitions containers deps clean
+.PHONY: help build run test race model lint fmt fuzz bench microbench conformance kubectls definitions containers deps clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,9 +67,14 @@ else
 	cd test/e2e && $(GO) test -count=1 -timeout 180m -v . -bin '$(E2E)'
 endif
 
-bench: ## measure, beside the peers where there are any
+# What `make bench` is to measure, and how: `make bench MEASURE='-only Start'`; all, for hours, when nothing is given.
+MEASURE ?=
+
+bench: ## measure every scenario beside the peers, which are built first, and write the tables into docs/performance.md
+	cd test/bench && $(GO) run ./measure -doc ../../docs/performance.md -plots ../../docs $(MEASURE)
+
+microbench: ## measure parts, package by package
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
-	cd test/bench && $(GO) test -run '^$$' -bench . -benchtime 1s -timeout 60m ./...
 
 kubectls: ## build the stock kubectls that the tests run
 	test/kubectl/build.sh bin

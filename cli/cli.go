@@ -23,7 +23,7 @@ func Main() int {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(serverCommand("up"), serverCommand("server"), agentCommand(), kubectlCommand(), envtestCommand(), forkCommand(), versionCommand(),
-		apiserverCommand(), etcdCommand())
+		apiserverCommand(), etcdCommand(), benchCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "setpoint:", err)
 		return 1
