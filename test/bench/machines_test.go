@@ -51,7 +51,7 @@ func setpointMachine(b *testing.B) *server {
 	up.Args = []string{
 		up.Args[0], "up", "--data", filepath.Join(s.dir, "data"), "--listen", fmt.Sprintf("127.0.0.1:%d", s.port), "--kubeconfig", filepath.Join(s.dir, "kubeconfig"),
 		"--token-auth-file", filepath.Join(s.dir, "tokens"), "--runtime", "unix://" + runtime.Socket, "--node-name", nodeName, "--node-ip", "127.0.0.1",
-		"--node-dir", filepath.Join(runtime.Dir, "node"), "--image-gc-high-threshold", "100",
+		"--node-dir", filepath.Join(runtime.Dir, "node"), "--image-gc-high-threshold", "100", "--eviction-hard", "",
 	}
 	s.logTo(b, up)
 	s.start(b)
@@ -88,7 +88,7 @@ func (s *server) startKubelet(b *testing.B, runtime *nodetest.Runtime, group str
 		"containerRuntimeEndpoint": "unix://" + runtime.Socket, "cgroupDriver": "cgroupfs", "cgroupRoot": "/" + group, "failCgroupV1": false, "failSwapOn": false,
 		"podLogsDir": filepath.Join(runtime.Dir, "pod-logs"), "volumePluginDir": filepath.Join(runtime.Dir, "volume-plugins"),
 		"kubeAPIQPS": 5000, "kubeAPIBurst": 5000, "eventRecordQPS": 5000, "eventBurst": 5000, "makeIPTablesUtilChains": false, "oomScoreAdj": 0,
-		"imageGCHighThresholdPercent": 100, "evictionHard": object{"memory.available": "1%", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
+		"imageGCHighThresholdPercent": 100, "evictionHard": object{"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 	}), 0o600); err != nil {
 		b.Fatal(err)
 	}
