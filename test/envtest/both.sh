@@ -8,6 +8,7 @@ failed=0
 [ "$peer" = - ] || peer=$(cd "$peer" && pwd)
 work=$(mktemp -d)
 trap 'cd /; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
 assets=$("$setpoint" envtest)
 logs=$work
 if [ -n "${LOGS:-}" ]; then
