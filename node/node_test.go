@@ -149,6 +149,29 @@ func phase(want corev1.PodPhase) func(*corev1.Pod) string {
 	}
 }
 
+// resources are requests and limits alike.
+func resources(cpu, memory string) corev1.ResourceRequirements {
+	all := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	return corev1.ResourceRequirements{Requests: all, Limits: all}
+}
+
+// resizes says what is wrong with how a resize goes: it is to be pending for a
+// reason, with a message that begins so, or over when the reason is "".
+func resizes(p *corev1.Pod, reason, message string) string {
+	for _, c := range p.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodResizePending && reason != "" && c.Reason == reason && strings.HasPrefix(c.Message, message):
+			return ""
+		case c.Type == corev1.PodResizePending, c.Type == corev1.PodResizeInProgress:
+			return fmt.Sprintf("it is %s: %s: %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	if reason != "" {
+		return "nothing is pending"
+	}
+	return ""
+}
+
 func TestPods(t *testing.T) {
 	s := start(t)
 	t.Run("one runs to its end", func(t *testing.T) {
@@ -318,18 +341,14 @@ func TestPods(t *testing.T) {
 	})
 	t.Run("resources change while a container runs", func(t *testing.T) {
 		s.t = t
-		set := func(c *corev1.Container, cpu string) {
-			all := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Mi")}
-			c.Resources = corev1.ResourceRequirements{Requests: all, Limits: all}
-		}
-		s.pod("grows", "sleep 1000", func(p *corev1.Pod) { set(&p.Spec.Containers[0], "100m") })
+		s.pod("grows", "sleep 1000", func(p *corev1.Pod) { p.Spec.Containers[0].Resources = resources("100m", "64Mi") })
 		before := s.until("grows", phase(corev1.PodRunning))
 		for _, cpu := range []string{"200m", "50m"} {
 			now, err := s.admin.CoreV1().Pods("default").Get(t.Context(), "grows", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			set(&now.Spec.Containers[0], cpu)
+			now.Spec.Containers[0].Resources = resources(cpu, "64Mi")
 			if _, err := s.admin.CoreV1().Pods("default").UpdateResize(t.Context(), "grows", now, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -348,6 +367,53 @@ func TestPods(t *testing.T) {
 				}
 				return ""
 			})
+		}
+	})
+	t.Run("a resize may want a new container, or more than is left", func(t *testing.T) {
+		s.t = t
+		resized := func(name, cpu, memory string) {
+			t.Helper()
+			now, err := s.admin.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			now.Spec.Containers[0].Resources = resources(cpu, memory)
+			if _, err := s.admin.CoreV1().Pods("default").UpdateResize(t.Context(), name, now, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		has := func(cpu, memory string, restarts int32) func(p *corev1.Pod) string {
+			return func(p *corev1.Pod) string {
+				c := p.Status.ContainerStatuses[0]
+				if c.Resources == nil || c.Resources.Limits.Cpu().String() != cpu || c.Resources.Limits.Memory().String() != memory || c.RestartCount != restarts || c.State.Running == nil {
+					return fmt.Sprintf("it does not have %s and %s after %d restarts", cpu, memory, restarts)
+				}
+				return resizes(p, "", "")
+			}
+		}
+		s.pod("resized", "sleep 1000", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+			p.Spec.Containers[0].Resources = resources("100m", "64Mi")
+			p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
+				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+			}
+		})
+		s.pod("beside", "sleep 1000", func(p *corev1.Pod) { p.Spec.Containers[0].Resources = resources("1", "64Mi") })
+		for _, name := range []string{"resized", "beside"} {
+			s.until(name, phase(corev1.PodRunning))
+		}
+		resized("resized", "100m", "96Mi")
+		s.until("resized", has("100m", "96Mi", 1))
+		resized("resized", "1500m", "96Mi")
+		s.until("resized", func(p *corev1.Pod) string {
+			return resizes(p, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu, requested: 1500, used: ")
+		})
+		if err := s.admin.CoreV1().Pods("default").Delete(t.Context(), "beside", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.until("resized", has("1500m", "96Mi", 1))
+		if err := s.admin.CoreV1().Pods("default").Delete(t.Context(), "resized", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
 		}
 	})
 	t.Run("an image is a volume where the runtime can", func(t *testing.T) {

@@ -137,6 +137,7 @@ func (w *worker) allocated(p *corev1.Pod) *corev1.Pod {
 	case w.admitted && !w.ended:
 		w.allocate(p)
 	}
+	w.defers.Store(r.pending != nil && r.pending.Reason == corev1.PodReasonDeferred)
 	if r.progress != nil && r.settled() {
 		w.agent.say(p, nil, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed: "+summary(r.with(p), r.progress.ObservedGeneration, ""))
 		r.progress = nil
@@ -164,6 +165,18 @@ func (w *worker) allocate(p *corev1.Pod) {
 	w.agent.say(p, nil, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started: "+summary(p, p.Generation, ""))
 	shown := r.with(p)
 	w.show(shown)
+	w.agent.freed() // it may have less than before
+}
+
+// freed has pods looked at that wait for room.
+func (a *Agent) freed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.workers {
+		if w.defers.Load() {
+			w.nudge()
+		}
+	}
 }
 
 func resizing(kind corev1.PodConditionType, old *corev1.PodCondition, why *status.Why, generation int64) *corev1.PodCondition {

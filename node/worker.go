@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,8 @@ type worker struct {
 	eviction *evict.Eviction
 
 	quiet chan struct{} // closed when nothing runs any more
+	// defers says that the pod waits for room, for others to see.
+	defers atomic.Bool
 
 	// The rest is the worker's own.
 	old      corev1.PodStatus
@@ -228,10 +231,7 @@ func (w *worker) vanish(ctx context.Context, p *corev1.Pod, seen *observe.Pod) e
 		return err
 	}
 	w.show(nil)
-	if !w.stopped {
-		w.stopped = true
-		close(w.quiet)
-	}
+	w.rest()
 	if p == nil {
 		return nil
 	}
@@ -476,10 +476,18 @@ func (w *worker) end(ctx context.Context, p *corev1.Pod, seen *observe.Pod, s co
 	if err := w.agent.cfg.Data.Release(ctx, w.uid); err != nil {
 		return err
 	}
-	if !w.stopped {
-		w.stopped = true
-		close(w.quiet)
-	}
 	w.publish(p, s, status.News{Gone: p.DeletionTimestamp != nil})
+	w.rest()
 	return nil
+}
+
+// rest says that nothing runs any more, to who waits for it and to pods that wait
+// for room.
+func (w *worker) rest() {
+	if w.stopped {
+		return
+	}
+	w.stopped = true
+	close(w.quiet)
+	w.agent.freed()
 }
