@@ -22,19 +22,25 @@ import (
 	"setpoint.dev/setpoint/node/nodetest"
 )
 
-// small is a node with thresholds of its own, on containerd.
+// small is a control plane with a node.
 type small struct {
 	t *testing.T
 	k kubernetes.Interface
 }
 
-func startSmall(t *testing.T, hard string) *small {
+// startShort starts one on containerd that is short by thresholds of its own.
+func startShort(t *testing.T, hard string) *small {
 	t.Helper()
 	thresholds, err := evict.Settings{Hard: hard}.Parse()
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine := nodetest.Containerd(t)
+	return startSmall(t, app.Node{Runtime: "unix://" + nodetest.Containerd(t).Socket, Dir: nodeDir(t), Thresholds: thresholds})
+}
+
+// nodeDir is a folder for a node, which is empty again at the end of the test.
+func nodeDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "setpoint-node-") //nolint:usetesting // sockets have short names
 	if err != nil {
 		t.Fatal(err)
@@ -44,10 +50,15 @@ func startSmall(t *testing.T, hard string) *small {
 			t.Error(err)
 		}
 	})
+	return dir
+}
+
+// startSmall starts one that runs pods, and waits until it can.
+func startSmall(t *testing.T, n app.Node) *small {
+	t.Helper()
+	n.On, n.Name, n.IP, n.ImagesHigh = true, "here", netip.MustParseAddr("127.0.0.1"), 100
 	logger := slog.New(slog.NewTextHandler(lines{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	plane := apptest.StartOn(t, app.Config{Data: app.Memory, Controllers: []string{"*"}, Logger: logger, Node: app.Node{
-		On: true, Runtime: "unix://" + machine.Socket, Name: "here", IP: netip.MustParseAddr("127.0.0.1"), Dir: dir, ImagesHigh: 100, Thresholds: thresholds,
-	}})
+	plane := apptest.StartOn(t, app.Config{Data: app.Memory, Controllers: []string{"*"}, Logger: logger, Node: n})
 	k, err := kubernetes.NewForConfig(plane.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +132,7 @@ func disrupted(p *corev1.Pod) *corev1.PodCondition {
 
 // TestPodsThatUseTooMuchDisk has pods write more than they may.
 func TestPodsThatUseTooMuchDisk(t *testing.T) {
-	s := startSmall(t, "")
+	s := startShort(t, "")
 	limit := resource.MustParse("2Mi")
 	s.pod("volume", "dd if=/dev/zero of=/work/large bs=1M count=8; sleep 1000", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "work", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
@@ -156,7 +167,7 @@ func TestPodsThatUseTooMuchDisk(t *testing.T) {
 
 // TestNodeThatIsShort has a node that wants more memory free than any machine has.
 func TestNodeThatIsShort(t *testing.T) {
-	s := startSmall(t, "memory.available<1Pi")
+	s := startShort(t, "memory.available<1Pi")
 	apptest.Eventually(t, func(ctx context.Context) string {
 		n, err := s.k.CoreV1().Nodes().Get(ctx, "here", metav1.GetOptions{})
 		if err != nil {
