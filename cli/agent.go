@@ -36,7 +36,7 @@ func agentCommand() *cobra.Command {
 			if !pool.AppendCertsFromPEM(cfg.CAData) {
 				return errors.New("--kubeconfig: the server's authority is not in it")
 			}
-			member, err := app.Join(c.Context(), cfg, n.Name, pool)
+			member, err := app.Join(c.Context(), cfg, n.Name, pool, n.Logger)
 			if err != nil {
 				return err
 			}
