@@ -21,6 +21,9 @@ import (
 // startContainer pulls, creates and starts a container, and runs its hook. The
 // error says with which words it waits.
 func (o *round) startContainer(ctx context.Context, c *corev1.Container, target string) error {
+	if last := o.seen.Container(c.Name); last != nil && last.State == observe.Created && last.Sandbox == o.plan.SandboxID && last.Hash == observe.Hash(c) {
+		return o.startMade(ctx, c, last.ID)
+	}
 	ref, err := o.ensureImage(ctx, c, c, c.Image, c.ImagePullPolicy)
 	if err != nil {
 		return err
@@ -43,6 +46,22 @@ func (o *round) startContainer(ctx context.Context, c *corev1.Container, target 
 	}
 	o.cfg.Say(o.pod, c, corev1.EventTypeNormal, "Started", "Container started")
 	return o.postStart(ctx, c, id)
+}
+
+// startMade starts a container that was made by an agent which ended before it
+// knew of a start. Another in its place could run beside it: the start may be under
+// way.
+func (o *round) startMade(ctx context.Context, c *corev1.Container, id string) error {
+	failed := o.cfg.Runtime.StartContainer(ctx, id)
+	if failed == nil {
+		o.cfg.Say(o.pod, c, corev1.EventTypeNormal, "Started", "Container started")
+		return o.postStart(ctx, c, id)
+	}
+	now, err := o.cfg.Runtime.ContainerStatus(ctx, id, false)
+	if err == nil && now.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+		return nil // it was started meanwhile
+	}
+	return o.fail(c, id, runError, plain(failed))
 }
 
 // postStart runs the hook of a container that has just started, and stops the
