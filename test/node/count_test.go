@@ -69,9 +69,10 @@ func kept(path string) bool {
 // What a node leaves on purpose, for the next pod or the next node: afterwards its
 // folder with a lock, where pods' data, logs, addresses and the process runtime's
 // records are kept, and the bridge of its pods, as the plugins of CNI leave it under
-// a kubelet; whileItRuns also the groups of pods' classes.
+// a kubelet; whileItRuns also the groups of pods' classes. nodetest has a bridge of
+// its own.
 var (
-	afterwards  = regexp.MustCompile(`^more (links: setpoint0|files: .*/node/(lock|pods|logs|addresses(/setpoint(/lock)?)?|process(/(images|unpacked|sandboxes|containers))?))$`)
+	afterwards  = regexp.MustCompile(`^more (links: (setpoint0|sp\d+-\d+)|files: .*/node/(lock|pods|logs|addresses(/setpoint(/lock)?)?|process(/(images|unpacked|sandboxes|containers))?))$`)
 	whileItRuns = regexp.MustCompile(afterwards.String() + `|^more control groups: .*/kubepods(/besteffort|/burstable)?$`)
 )
 

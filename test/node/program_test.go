@@ -74,8 +74,10 @@ func (u *user) command(ctx context.Context, args ...string) *exec.Cmd {
 type daemon struct {
 	user *user
 	args []string
-	cmd  *exec.Cmd
 	log  string // the file of what it says
+
+	cmd   *exec.Cmd
+	began time.Time
 }
 
 // start starts one, which ends with the test. What it says is logged where the
@@ -103,7 +105,7 @@ func (d *daemon) launch() error {
 	}
 	defer log.Close() //nolint:errcheck // the child has it
 	d.cmd = d.user.command(context.Background(), d.args...)
-	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.Stdout, d.cmd.Stderr, d.began = log, log, time.Now()
 	return d.cmd.Start()
 }
 

@@ -1,0 +1,245 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"setpoint.dev/setpoint/node/nodetest"
+)
+
+var (
+	seed  = flag.Uint64("seed", 0, "what chance goes by; 0 takes another each time")
+	lives = flag.Int("lives", 100, "how many pods live while others are killed")
+)
+
+// atOnce is how many pods live at the same time.
+const atOnce = 9
+
+// TestKilledAtRandom has pods live on a node that joined a server, each a process
+// of its own, while at random the server, the node's agent with the process runtime
+// in it, and the supervisors that hold the containers are killed, three times of four only after the others are back. Every pod ends as
+// declared, no container runs twice that must not, nor at the same time as its
+// successor, and nothing is left.
+func TestKilledAtRandom(t *testing.T) {
+	if alone(t) {
+		newSite(t).test(t)
+	}
+}
+
+// site is a server and a node, and who is killed.
+type site struct {
+	server, agent *daemon
+	client        kubernetes.Interface
+	user          *user
+	work          string // a folder for each pod
+	chance        *rand.Rand
+
+	mu     sync.Mutex // guards the fields below
+	killed map[string]int
+	kills  map[string]int
+	ends   map[string]int
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	if *seed == 0 {
+		*seed = rand.Uint64()
+	}
+	t.Logf("chance goes by -seed %d", *seed)
+	s := &site{
+		user: newUser(t, 0), work: filepath.Join(os.TempDir(), "work"), chance: rand.New(rand.NewPCG(*seed, 0)),
+		killed: map[string]int{}, kills: map[string]int{}, ends: map[string]int{},
+	}
+	config := filepath.Join(s.user.home, "kubeconfig")
+	s.server = s.user.start(t, "server", "--data", filepath.Join(s.user.home, "data"), "--kubeconfig", config)
+	join := []string{"agent", "--kubeconfig", config, "--node-dir", s.user.nodeDir(), "--runtime", "process"}
+	s.user.archive(t, onceImage(t))
+	eventually(t, func() string {
+		cfg, err := clientcmd.BuildConfigFromFlags("", config)
+		if err != nil {
+			return err.Error()
+		}
+		cfg.QPS, cfg.Timeout = -1, 20*time.Second
+		s.client, err = kubernetes.NewForConfig(cfg)
+		return text(err)
+	})
+	s.agent = s.user.start(t, join...)
+	return s
+}
+
+// onceImage has a shell, and test/node/once.
+func onceImage(t *testing.T) nodetest.Image {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "once")
+	c := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", exe, "./once")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("once is not built: %v: %s", err, out)
+	}
+	files, err := nodetest.BusyboxLayer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files.HostFile("once", 0o755, exe)
+	return nodetest.Image{Names: []string{"docker.io/library/busybox:once"}, Layers: []*nodetest.Layer{files}}
+}
+
+// text is an error's, "" for none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (s *site) test(t *testing.T) {
+	if testing.Short() {
+		*lives = min(*lives, 20)
+	}
+	s.awaitNode(t)
+	before := count(t, s.user.nodeDir(), nil)
+	begun := time.Now()
+	killing, stop := context.WithCancel(t.Context())
+	var killer sync.WaitGroup
+	killer.Go(func() { s.killAtRandom(killing, t) })
+	defer killer.Wait()
+	defer stop()
+	var all sync.WaitGroup
+	turns := make(chan struct{}, atOnce)
+	for i := range *lives {
+		turns <- struct{}{}
+		n := s.chance.Uint64()
+		all.Go(func() {
+			defer func() { <-turns }()
+			s.live(t, i, rand.New(rand.NewPCG(n, 0)))
+		})
+	}
+	all.Wait()
+	stop()
+	killer.Wait()
+	t.Logf("%d pods in %v, ended %v; killed %v", *lives, time.Since(begun).Round(time.Second), s.ends, s.kills)
+	s.awaitNode(t)
+	eventually(t, func() string { return left(count(t, s.user.nodeDir(), nil), before, whileItRuns) })
+	t.Logf("left: %s", count(t, s.user.nodeDir(), nil))
+}
+
+// awaitNode waits until the node is ready.
+func (s *site) awaitNode(t *testing.T) {
+	t.Helper()
+	eventually(t, func() string {
+		_, err := s.user.try(t, "--kubeconfig", filepath.Join(s.user.home, "kubeconfig"), "wait", "--for=condition=Ready", "node/machine", "--timeout=20s")
+		return text(err)
+	})
+}
+
+// killAtRandom kills until ctx ends. Who was killed is started anew at once.
+func (s *site) killAtRandom(ctx context.Context, t *testing.T) {
+	chance := rand.New(rand.NewPCG(*seed, 1))
+	for {
+		if chance.IntN(4) > 0 { // else they are killed again before they are back
+			s.back(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(chance.IntN(1500)) * time.Millisecond):
+		}
+		what := []string{"agent", "agent", "agent", "holder", "holder", "holder", "server"}[chance.IntN(7)]
+		var err error
+		switch what {
+		case "agent":
+			err = s.agent.again()
+		case "server":
+			err = s.server.again()
+		default:
+			holders := s.holders()
+			if len(holders) == 0 {
+				continue
+			}
+			victim := holders[chance.IntN(len(holders))]
+			s.mu.Lock()
+			s.killed[victim.pod]++
+			s.mu.Unlock()
+			if syscall.Kill(victim.pid, syscall.SIGKILL) != nil {
+				continue // it has just ended
+			}
+		}
+		if err != nil {
+			t.Errorf("kill %s: %v", what, err)
+			return
+		}
+		s.mu.Lock()
+		s.kills[what]++
+		s.mu.Unlock()
+	}
+}
+
+// back waits until server and agent are at work again: the one knows that the other
+// is there.
+func (s *site) back(ctx context.Context) {
+	for ctx.Err() == nil {
+		lease, err := s.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "machine", metav1.GetOptions{})
+		if err == nil && lease.Spec.RenewTime != nil && lease.Spec.RenewTime.After(s.agent.began) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// again kills a process and starts it anew.
+func (d *daemon) again() error {
+	if err := d.kill(); err != nil {
+		return err
+	}
+	return d.launch()
+}
+
+// holder is a process that holds containers of a pod.
+type holder struct {
+	pid int
+	pod string
+}
+
+// holders are the supervisors that there are now.
+func (s *site) holders() []holder {
+	var all []holder
+	records, _ := filepath.Glob(filepath.Join(s.user.nodeDir(), "process/containers/*/container.json"))
+	for _, path := range records {
+		var record struct {
+			Config struct{ Labels map[string]string }
+		}
+		var started struct{ Supervisor int }
+		if !read(path, &record) || !read(filepath.Join(filepath.Dir(path), "started.json"), &started) {
+			continue
+		}
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", started.Supervisor))
+		if err == nil && strings.Contains(string(line), "setpoint-container") {
+			all = append(all, holder{started.Supervisor, record.Config.Labels["io.kubernetes.pod.name"]})
+		}
+	}
+	return all
+}
+
+func read(path string, into any) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && json.Unmarshal(b, into) == nil
+}
