@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,6 +108,9 @@ func container(s *runtimeapi.ContainerStatus, sandbox string) *Container {
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
 		c.State, c.Started, c.Finished = Exited, time.Unix(0, s.StartedAt), time.Unix(0, s.FinishedAt)
 		c.ExitCode, c.Reason, c.Message = s.ExitCode, s.Reason, s.Message
+		if brokenOff(s) {
+			c.State, c.BrokenOff = Created, true
+		}
 	case runtimeapi.ContainerState_CONTAINER_UNKNOWN:
 		c.Started = time.Unix(0, s.StartedAt)
 	}
@@ -120,6 +124,15 @@ func container(s *runtimeapi.ContainerStatus, sandbox string) *Container {
 		_ = json.Unmarshal([]byte(text), &c.Ports)
 	}
 	return c
+}
+
+// brokenOff says that a container was being started when the agent that had asked
+// for it ended, and that it did not run: containerd calls off what nobody waits
+// for, and says so as of a start that failed. It does not tell whether a container
+// ran whose start was called off later, so that one counts as having run.
+func brokenOff(s *runtimeapi.ContainerStatus) bool {
+	return s.Reason == "StartError" && s.StartedAt == 0 && strings.HasPrefix(s.Message, "failed to create containerd task: ") &&
+		(strings.Contains(s.Message, "context canceled") || strings.Contains(s.Message, "failed to start shim: start failed: : signal: killed"))
 }
 
 func seconds(text string) *int64 {

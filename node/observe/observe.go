@@ -50,6 +50,9 @@ type Container struct {
 	DeletionGrace, TerminationGrace *int64
 	PreStop                         *corev1.LifecycleHandler
 	Ports                           []corev1.ContainerPort
+	// BrokenOff says that whoever asked for its start was gone before it ran. It is
+	// Created to all but the runtime, which does not start it any more.
+	BrokenOff bool
 }
 
 // Resources are those that a runtime says a container has; nil is what it does

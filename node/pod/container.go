@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"setpoint.dev/setpoint/node/hook"
 	"setpoint.dev/setpoint/node/image"
@@ -21,7 +22,13 @@ import (
 // startContainer pulls, creates and starts a container, and runs its hook. The
 // error says with which words it waits.
 func (o *round) startContainer(ctx context.Context, c *corev1.Container, target string) error {
-	if last := o.seen.Container(c.Name); last != nil && last.State == observe.Created && last.Sandbox == o.plan.SandboxID && last.Hash == observe.Hash(c) {
+	switch last := o.seen.Container(c.Name); {
+	case last == nil:
+	case last.BrokenOff:
+		if err := o.cfg.Runtime.RemoveContainer(ctx, last.ID); err != nil && !crierrors.IsNotFound(err) {
+			return o.fail(c, last.ID, createError, plain(err))
+		}
+	case last.State == observe.Created && last.Sandbox == o.plan.SandboxID && last.Hash == observe.Hash(c):
 		return o.startMade(ctx, c, last.ID)
 	}
 	ref, err := o.ensureImage(ctx, c, c, c.Image, c.ImagePullPolicy)
@@ -179,7 +186,11 @@ func stopSignal(c *corev1.Container) runtimeapi.Signal {
 // restarts is the number of a container's next try. Where the runtime has forgotten
 // the ones before, as after a reboot, their logs have not.
 func (o *round) restarts(c *corev1.Container, logs string) int32 {
-	if last := o.seen.Container(c.Name); last != nil {
+	switch last := o.seen.Container(c.Name); {
+	case last == nil:
+	case last.BrokenOff: // this is the same try
+		return last.Restarts
+	default:
 		return last.Restarts + 1
 	}
 	files, err := os.ReadDir(logs)

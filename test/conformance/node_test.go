@@ -64,7 +64,7 @@ func TestKubectlOnANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	declare(t, client, pod)
-	collector := stats.New(stats.Config{Node: "n1", Runtime: runtime, Images: images, Every: 2 * time.Second})
+	collector := stats.New(stats.Config{Node: "n1", Runtime: runtime, Images: images})
 	cert, err := plane.Authority.IssueServing("system:node:n1", []string{"system:nodes"}, []string{nodeIP})
 	if err != nil {
 		t.Fatal(err)
@@ -74,12 +74,11 @@ func TestKubectlOnANode(t *testing.T) {
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
+	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, listener) }()
-	go func() { ended <- collector.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := errors.Join(<-ended, <-ended); err != nil {
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
