@@ -159,3 +159,13 @@ func (p *Pod) Began(pod *corev1.Pod) bool {
 	}
 	return false
 }
+
+// Ran says whether any of a pod's main containers ever ran, as far as is known.
+func (p *Pod) Ran(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		if c := p.Container(pod.Spec.Containers[i].Name); c != nil && c.State != Created {
+			return true
+		}
+	}
+	return false
+}

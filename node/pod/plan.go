@@ -150,7 +150,7 @@ func Make(in Input) Plan {
 // has done its work.
 func (in *Input) anew(p *Plan) {
 	spec := &in.Pod.Spec
-	if spec.RestartPolicy == corev1.RestartPolicyNever && p.Attempt != 0 && len(in.Seen.Containers) > 0 {
+	if spec.RestartPolicy == corev1.RestartPolicyNever && p.Attempt != 0 && in.Seen.Ran(in.Pod) {
 		p.Sandbox = false
 		return
 	}
