@@ -304,7 +304,13 @@ func (w *worker) introduce(ctx context.Context, p *corev1.Pod) {
 func (w *worker) act(ctx context.Context, p *corev1.Pod, seen *observe.Pod, next time.Duration) (time.Duration, error) {
 	next = soonest(next, refreshEvery)
 	plan := pod.Make(pod.Input{Pod: p, Seen: seen, Probes: w.agent.probes, Actuated: w.resize.actuated})
-	if plan.Nothing() {
+	switch {
+	case plan.Nothing():
+		return next, nil
+	case plan.Lost:
+		w.failed = &status.Why{Reason: "SandboxLost", Message: "The sandbox of the pod ended before its containers had, and its restart policy does not let them begin again"}
+		w.agent.say(p, nil, corev1.EventTypeWarning, w.failed.Reason, w.failed.Message)
+		w.nudge()
 		return next, nil
 	}
 	task, done := w.task(ctx, -1)

@@ -8,6 +8,7 @@
 package observe
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -160,12 +161,7 @@ func (p *Pod) Began(pod *corev1.Pod) bool {
 	return false
 }
 
-// Ran says whether any of a pod's main containers ever ran, as far as is known.
-func (p *Pod) Ran(pod *corev1.Pod) bool {
-	for i := range pod.Spec.Containers {
-		if c := p.Container(pod.Spec.Containers[i].Name); c != nil && c.State != Created {
-			return true
-		}
-	}
-	return false
+// Ran says whether anything of the pod ever ran, as far as the runtime knows.
+func (p *Pod) Ran() bool {
+	return slices.ContainsFunc(p.Containers, func(c *Container) bool { return c.State != Created })
 }

@@ -65,8 +65,10 @@ type Update struct {
 
 // Plan is what is to be done next, in this order.
 type Plan struct {
-	// Kill stops everything that runs, and the sandboxes.
-	Kill bool
+	// Kill stops everything that runs, and the sandboxes. Lost says that the pod has
+	// failed by that: its sandbox ended before its containers had, and what ran must
+	// not run again.
+	Kill, Lost bool
 	// Reset are containers to remove, whether they run or not, so that all of the
 	// pod begins again.
 	Reset []*observe.Container
@@ -91,7 +93,10 @@ func (p *Plan) Nothing() bool {
 // String is the plan as text, a line for each thing to do.
 func (p *Plan) String() string {
 	var b strings.Builder
-	if p.Kill {
+	switch {
+	case p.Lost:
+		fmt.Fprintln(&b, "kill, for it is lost")
+	case p.Kill:
 		fmt.Fprintln(&b, "kill")
 	}
 	for _, c := range p.Reset {
@@ -150,8 +155,8 @@ func Make(in Input) Plan {
 // has done its work.
 func (in *Input) anew(p *Plan) {
 	spec := &in.Pod.Spec
-	if spec.RestartPolicy == corev1.RestartPolicyNever && p.Attempt != 0 && in.Seen.Ran(in.Pod) {
-		p.Sandbox = false
+	if spec.RestartPolicy == corev1.RestartPolicyNever && p.Attempt != 0 && in.Seen.Ran() {
+		p.Sandbox, p.Lost = false, true
 		return
 	}
 	var start []int

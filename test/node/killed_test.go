@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,32 +20,41 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"setpoint.dev/setpoint/node/cri"
 	"setpoint.dev/setpoint/node/nodetest"
 )
 
 var (
 	seed  = flag.Uint64("seed", 0, "what chance goes by; 0 takes another each time")
-	lives = flag.Int("lives", 100, "how many pods live while others are killed")
+	lives = flag.Int("lives", 30, "how many pods live while others are killed")
 )
 
 // atOnce is how many pods live at the same time.
 const atOnce = 9
 
 // TestKilledAtRandom has pods live on a node that joined a server, each a process
-// of its own, while at random the server, the node's agent with the process runtime
-// in it, and the supervisors that hold the containers are killed, three times of four only after the others are back. Every pod ends as
+// of its own, while at random the server, the node's agent and whoever holds the
+// containers (the shims of containerd, the supervisors of the process runtime) are
+// killed, three times of four only after the others are back. Every pod ends as
 // declared, no container runs twice that must not, nor at the same time as its
 // successor, and nothing is left.
 func TestKilledAtRandom(t *testing.T) {
-	if alone(t) {
-		newSite(t).test(t)
+	for _, runtime := range []string{"containerd", "process"} {
+		t.Run(runtime, func(t *testing.T) {
+			if alone(t) {
+				newSite(t, runtime == "containerd").test(t)
+			}
+		})
 	}
 }
 
 // site is a server and a node, and who is killed.
 type site struct {
 	server, agent *daemon
+	containerd    *nodetest.Runtime // nil on the process runtime
+	runtime       *cri.Client       // that of containerd
 	client        kubernetes.Interface
 	user          *user
 	work          string // a folder for each pod
@@ -56,7 +66,7 @@ type site struct {
 	ends   map[string]int
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T, containerd bool) *site {
 	t.Helper()
 	if *seed == 0 {
 		*seed = rand.Uint64()
@@ -69,7 +79,21 @@ func newSite(t *testing.T) *site {
 	config := filepath.Join(s.user.home, "kubeconfig")
 	s.server = s.user.start(t, "server", "--data", filepath.Join(s.user.home, "data"), "--kubeconfig", config)
 	join := []string{"agent", "--kubeconfig", config, "--node-dir", s.user.nodeDir(), "--runtime", "process"}
-	s.user.archive(t, onceImage(t))
+	image := onceImage(t)
+	if containerd {
+		s.containerd = nodetest.Containerd(t)
+		err := s.containerd.Load(t.Context(), image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.runtime, err = cri.Dial(t.Context(), s.containerd.Socket); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.runtime.Close(context.Background()) })
+		join[len(join)-1] = "unix://" + s.containerd.Socket
+	} else {
+		s.user.archive(t, image)
+	}
 	eventually(t, func() string {
 		cfg, err := clientcmd.BuildConfigFromFlags("", config)
 		if err != nil {
@@ -113,7 +137,7 @@ func (s *site) test(t *testing.T) {
 		*lives = min(*lives, 20)
 	}
 	s.awaitNode(t)
-	before := count(t, s.user.nodeDir(), nil)
+	before := count(t, s.user.nodeDir(), s.containerd)
 	begun := time.Now()
 	killing, stop := context.WithCancel(t.Context())
 	var killer sync.WaitGroup
@@ -135,8 +159,8 @@ func (s *site) test(t *testing.T) {
 	killer.Wait()
 	t.Logf("%d pods in %v, ended %v; killed %v", *lives, time.Since(begun).Round(time.Second), s.ends, s.kills)
 	s.awaitNode(t)
-	eventually(t, func() string { return left(count(t, s.user.nodeDir(), nil), before, whileItRuns) })
-	t.Logf("left: %s", count(t, s.user.nodeDir(), nil))
+	eventually(t, func() string { return left(count(t, s.user.nodeDir(), s.containerd), before, afterKills) })
+	t.Logf("left: %s", count(t, s.user.nodeDir(), s.containerd))
 }
 
 // awaitNode waits until the node is ready.
@@ -168,7 +192,7 @@ func (s *site) killAtRandom(ctx context.Context, t *testing.T) {
 		case "server":
 			err = s.server.again()
 		default:
-			holders := s.holders()
+			holders := s.holders(ctx)
 			if len(holders) == 0 {
 				continue
 			}
@@ -219,8 +243,47 @@ type holder struct {
 	pod string
 }
 
-// holders are the supervisors that there are now.
-func (s *site) holders() []holder {
+// holders are those of the runtime that there are now.
+func (s *site) holders(ctx context.Context) []holder {
+	if s.containerd == nil {
+		return s.supervisors()
+	}
+	pods, err := s.runtime.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{})
+	if err != nil {
+		return nil
+	}
+	shims := s.shims()
+	var all []holder
+	for _, pod := range pods {
+		if pid := shims[pod.GetId()]; pid != 0 {
+			all = append(all, holder{pid, pod.GetMetadata().GetName()})
+		}
+	}
+	return all
+}
+
+// shims are those of containerd, by the sandboxes that they hold. On a machine of
+// the test's own there are no others.
+func (s *site) shims() map[string]int {
+	all := map[string]int{}
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range lines {
+		b, _ := os.ReadFile(path) // it may have ended
+		words := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+		if len(words) != 7 || !strings.HasPrefix(filepath.Base(words[0]), "containerd-shim") { // with more words it is on an errand
+			continue
+		}
+		for i, word := range words {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && word == "-id" {
+				all[words[i+1]] = pid
+			}
+		}
+	}
+	return all
+}
+
+// supervisors are those of the process runtime.
+func (s *site) supervisors() []holder {
 	var all []holder
 	records, _ := filepath.Glob(filepath.Join(s.user.nodeDir(), "process/containers/*/container.json"))
 	for _, path := range records {
