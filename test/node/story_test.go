@@ -171,11 +171,16 @@ func apply(t *testing.T, u *user) []string {
 // visit looks at a pod with all that kubectl has for it.
 func (u *user) visit(t *testing.T, pod string) {
 	t.Helper()
-	said := strings.Fields(u.kubectl(t, "logs", pod))
-	if len(said) < 2 || said[0] != "port" {
-		t.Fatalf("the log of %s is %q", pod, said)
-	}
-	port := said[len(said)-1]
+	var port string
+	eventually(t, func() string {
+		said := u.kubectl(t, "logs", pod)
+		tried := regexp.MustCompile(`port (\d+)`).FindAllStringSubmatch(said, -1)
+		if len(tried) != strings.Count(said, "in use")+1 { // what it says and what it complains of come in any order
+			return fmt.Sprintf("the log of %s is %q", pod, said)
+		}
+		port = tried[len(tried)-1][1]
+		return ""
+	})
 	if got := u.kubectl(t, "exec", pod, "--", "sh", "-c", "echo I am $HOSTNAME"); got != "I am "+pod+"\n" {
 		t.Errorf("exec said %q", got)
 	}
