@@ -134,9 +134,9 @@ func disrupted(p *corev1.Pod) *corev1.PodCondition {
 func TestPodsThatUseTooMuchDisk(t *testing.T) {
 	s := startShort(t, "")
 	limit := resource.MustParse("2Mi")
-	s.pod("volume", "dd if=/dev/zero of=/work/large bs=1M count=8; sleep 1000", func(p *corev1.Pod) {
+	s.pod("volume", "dd if=/dev/zero of=/data/large bs=1M count=8; sleep 1000", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "work", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
-		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "work", MountPath: "/data"}}
 	})
 	s.pod("container", "head -c 8388608 /dev/zero | tr '\\0' x | fold; sleep 1000", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: limit}

@@ -17,7 +17,7 @@ import (
 
 // once is how every container begins: it takes a lock of its name, or says that
 // another has it, and writes that it runs (test/node/once).
-func once(name, script string) []string { return []string{"/once", "/work", name, "sh", "-c", script} }
+func once(name, script string) []string { return []string{"/once", "/data", name, "sh", "-c", script} }
 
 // life is a kind of pod, and what is to come of it.
 type life struct {
@@ -37,9 +37,9 @@ type life struct {
 var kinds = map[string]life{
 	"done":   {policy: corev1.RestartPolicyNever, script: "exit 0", end: corev1.PodSucceeded, runs: 1},
 	"fails":  {policy: corev1.RestartPolicyNever, script: "exit 1", end: corev1.PodFailed, code: 1, runs: 1},
-	"again":  {policy: corev1.RestartPolicyOnFailure, script: "test $(wc -l </work/main) -gt 1", end: corev1.PodSucceeded, runs: 2},
+	"again":  {policy: corev1.RestartPolicyOnFailure, script: "test $(wc -l </data/main) -gt 1", end: corev1.PodSucceeded, runs: 2},
 	"serves": {policy: corev1.RestartPolicyAlways, script: "trap 'exit 0' TERM; sleep 1000 & wait", runs: 1},
-	"around": {policy: corev1.RestartPolicyNever, script: "grep -q run /work/init && grep -q run /work/side", around: true, end: corev1.PodSucceeded, runs: 1},
+	"around": {policy: corev1.RestartPolicyNever, script: "grep -q run /data/init && grep -q run /data/side", around: true, end: corev1.PodSucceeded, runs: 1},
 }
 
 // pod is a pod of a kind, with a folder of its own.
@@ -48,7 +48,7 @@ func (l *life) pod(name, folder string, chance *rand.Rand) *corev1.Pod {
 	container := func(name, script string) corev1.Container {
 		return corev1.Container{
 			Name: name, Image: "busybox:once", Command: once(name, script),
-			VolumeMounts: []corev1.VolumeMount{{Name: "work", MountPath: "/work"}},
+			VolumeMounts: []corev1.VolumeMount{{Name: "work", MountPath: "/data"}},
 		}
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
@@ -60,7 +60,7 @@ func (l *life) pod(name, folder string, chance *rand.Rand) *corev1.Pod {
 		always := corev1.ContainerRestartPolicyAlways
 		side := container("side", "trap 'exit 0' TERM; sleep 1000 & wait")
 		side.RestartPolicy = &always
-		side.StartupProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"grep", "run", "/work/side"}}}}
+		side.StartupProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"grep", "run", "/data/side"}}}}
 		p.Spec.InitContainers = []corev1.Container{container("init", "sleep 0.1"), side}
 	}
 	return p
