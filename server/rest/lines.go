@@ -40,7 +40,7 @@ func (s *stream) shared(batch watch.Batch) []byte {
 	}
 	e := batch.Events[0]
 	// One that left has another revision than its object.
-	if e.Type == watch.Left || len(e.Object.Value()) > maxLine || s.form(e.Object) == nil {
+	if e.Type == watch.Left || len(e.Object.Value()) > maxLine || !s.fromParts(e.Object) {
 		return nil
 	}
 	slot := &s.lines.slots[uint64(e.Object.Rev)%uint64(len(s.lines.slots))] //nolint:gosec // revisions are not negative

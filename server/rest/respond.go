@@ -53,16 +53,26 @@ func (c *call) respond(code int, o *store.Object) error {
 // form puts the answer together from parts that are stored, or kept with what
 // is stored; nil when the answer is made of the objects themselves.
 func (c *call) form(of ...*store.Object) codec.Form {
-	if c.out.as != "" || c.out.pretty || c.groupVersion() != c.resource.Storage || c.scales() {
+	switch {
+	case !c.fromParts(of...):
 		return nil
+	case c.resource.Custom == nil:
+		return c.out.Form
+	default:
+		return codec.UntypedJSON{ListKind: c.resource.ListOf()}
+	}
+}
+
+// fromParts says that the answer has a form. It allocates nothing, for watches
+// that only pass on what others have written.
+func (c *call) fromParts(of ...*store.Object) bool {
+	if c.out.as != "" || c.out.pretty || c.groupVersion() != c.resource.Storage || c.scales() {
+		return false
 	}
 	if c.resource.Custom == nil {
-		return c.out.Form
+		return c.out.Form != nil
 	}
-	if c.out.MediaType != codec.JSON || slices.ContainsFunc(of, func(o *store.Object) bool { return !c.byTheseRules(o) }) {
-		return nil
-	}
-	return codec.UntypedJSON{ListKind: c.resource.ListOf()}
+	return c.out.MediaType == codec.JSON && !slices.ContainsFunc(of, func(o *store.Object) bool { return !c.byTheseRules(o) })
 }
 
 // part is a stored object's part of an answer: what is stored, or what was made
