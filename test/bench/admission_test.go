@@ -25,7 +25,7 @@ const (
 // beside kube-apiserver and etcd when these are given.
 func BenchmarkAdmission(b *testing.B) {
 	all := newSides(b)
-	k := builtin{"configmaps", "ConfigMap", configMapBody}
+	k := configMaps
 	all.each(b, http.StatusCreated, http.MethodPost, "/api/v1/namespaces", "application/json", []byte(`{"metadata":{"name":"bench"}}`))
 	measure := func(name string) {
 		all.measure(b, []load{{name, admitted, func(b *testing.B, s *server, round, n int) {

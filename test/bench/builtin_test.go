@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,7 @@ var objects = flag.Int("objects", 3000, "objects of a built-in kind to create in
 // kube-apiserver and etcd when these are given: pods of 5.4 KiB as they are
 // stored, and ConfigMaps of 1 KiB.
 func BenchmarkBuiltin(b *testing.B) {
-	for _, k := range []builtin{{"pods", "Pod", podBody}, {"configmaps", "ConfigMap", configMapBody}} {
+	for _, k := range []builtin{pods, configMaps} {
 		b.Run(k.resource, func(b *testing.B) {
 			all := newSides(b)
 			all.each(b, http.StatusCreated, http.MethodPost, "/api/v1/namespaces", "application/json", []byte(`{"metadata":{"name":"bench"}}`))
@@ -32,7 +33,13 @@ func BenchmarkBuiltin(b *testing.B) {
 type builtin struct {
 	resource, kind string
 	body           func() map[string]any // all but its name
+	field          string                // what lists select by, of the fields that the kind has
 }
+
+var (
+	pods       = builtin{"pods", "Pod", podBody, "spec.nodeName=none"}
+	configMaps = builtin{"configmaps", "ConfigMap", configMapBody, "metadata.name=object-0-00001"}
+)
 
 type object = map[string]any
 
@@ -112,8 +119,13 @@ func (k builtin) loads() []load {
 		}},
 		patches("apply-change", some, "application/apply-patch+yaml", appliedPath, applied("applied-%d-%05d", "changed")),
 		patches("apply-noop", some, "application/apply-patch+yaml", appliedPath, applied("applied-%d-%05d", "changed")),
-		lists("list", k.path(), "application/json"),
-		lists("list-protobuf", k.path(), "application/vnd.kubernetes.protobuf"),
+		listing{"list", k.path(), "application/json", ""}.load(),
+		listing{"list-protobuf", k.path(), "application/vnd.kubernetes.protobuf", ""}.load(),
+		listing{"list-plain", k.path(), "application/json", "identity"}.load(),
+		listing{"list-protobuf-plain", k.path(), "application/vnd.kubernetes.protobuf", "identity"}.load(),
+		pages("list-pages", k.path()),
+		listing{"list-label", k.path() + "?labelSelector=label%3Dchanged", "application/json", ""}.load(),
+		listing{"list-field", k.path() + "?fieldSelector=" + url.QueryEscape(k.field), "application/json", ""}.load(),
 	}, watching(k.path(), k.of, "application/strategic-merge-patch+json", label("watched"))...)
 }
 

@@ -37,7 +37,7 @@ func BenchmarkCustom(b *testing.B) {
 				return fmt.Appendf(nil, `{"apiVersion":"%s/v1","kind":%q,"metadata":{"name":%q},"spec":{"part01":{"name":"applied","count":%d,"labels":{"by":"bench"}}}}`,
 					d.group, d.kind, customName(round, i), i+200)
 			}),
-		lists("list", d.path(), "application/json"),
+		listing{"list", d.path(), "application/json", ""}.load(),
 	}, watching(d.path(), d.of, "application/merge-patch+json", counted(1_000_000))...))
 }
 

@@ -38,7 +38,7 @@ func BenchmarkGrowth(b *testing.B) {
 	s.start(b)
 	b.Cleanup(s.stop)
 	s.want(b, http.StatusCreated, http.MethodPost, "/api/v1/namespaces", "application/json", []byte(`{"metadata":{"name":"bench"}}`))
-	k := builtin{"configmaps", "ConfigMap", configMapBody}
+	k := configMaps
 	emptyHeap, emptyResident := s.heap(b), s.memory(b, "RssAnon:")
 	var table []grown
 	made := 0

@@ -176,14 +176,18 @@ func (s *server) expect(ctx context.Context, code int, method, path, media strin
 	return nil
 }
 
-// skim reads an answer without keeping it, and returns its code and size.
-func (s *server) skim(ctx context.Context, path, accept string) (code int, size int64, err error) {
+// skim reads an answer without keeping it, and returns its code and size. An
+// encoding that is asked for is not undone.
+func (s *server) skim(ctx context.Context, path, accept, encoding string) (code int, size int64, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), http.NoBody)
 	if err != nil {
 		return 0, 0, err
 	}
 	req.Header.Set("Authorization", "Bearer "+s.token)
 	req.Header.Set("Accept", accept)
+	if encoding != "" {
+		req.Header.Set("Accept-Encoding", encoding)
+	}
 	answer, err := s.client.Do(req)
 	if err != nil {
 		return 0, 0, err

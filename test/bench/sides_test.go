@@ -1,9 +1,11 @@
 package bench_test
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -206,13 +208,48 @@ func patches(name string, n int, media string, path func(round, i int) string, p
 
 const listTimes = 5
 
-// lists is a load of lists.
-func lists(name, path, accept string) load {
-	return load{name, listTimes, func(b *testing.B, s *server, _, n int) {
+// listing is what a client asks for all of.
+type listing struct {
+	name, path, accept string
+	encoding           string // that the client takes; what Go's takes when it is empty: gzip
+}
+
+// load asks for the list several times.
+func (l listing) load() load {
+	return load{l.name, listTimes, func(b *testing.B, s *server, _, n int) {
 		for range n {
-			if code, size, err := s.skim(b.Context(), path, accept); err != nil || code != http.StatusOK {
+			if code, size, err := s.skim(b.Context(), l.path, l.accept, l.encoding); err != nil || code != http.StatusOK {
 				b.Fatalf("list: %d, %v after %d bytes", code, err, size)
 			}
 		}
 	}}
+}
+
+// pageSize is what kubectl asks for at a time.
+const pageSize = 500
+
+// pages is a load of lists that are asked for page by page. Its cost is that of
+// a whole list.
+func pages(name, path string) load {
+	return load{name, listTimes, func(b *testing.B, s *server, _, n int) {
+		for range n {
+			for next := ""; ; {
+				body := s.want(b, http.StatusOK, http.MethodGet, fmt.Sprintf("%s?limit=%d&continue=%s", path, pageSize, url.QueryEscape(next)), "", nil)
+				if next = continues(body); next == "" {
+					break
+				}
+			}
+		}
+	}}
+}
+
+// continues is where the next page of a list begins; "" after the last. It looks
+// at the head alone: reading all would cost more than the page costs the server.
+func continues(page []byte) string {
+	_, rest, found := bytes.Cut(page[:min(len(page), 1024)], []byte(`"continue":"`))
+	if !found {
+		return ""
+	}
+	token, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(token)
 }

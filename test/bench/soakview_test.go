@@ -46,18 +46,24 @@ func (s *soak) follow(ctx context.Context, b *testing.B) []view {
 		all.Go(func() { w.run(ctx) })
 	}
 	for range soakInformers {
-		k, err := kubernetes.NewForConfig(&rest.Config{
-			Host: fmt.Sprintf("https://127.0.0.1:%d", s.port), BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		shared := informers.NewSharedInformerFactoryWithOptions(k, 0, informers.WithNamespace("soak"))
+		shared := s.informers(b, "soak")
 		views = append(views, informed{shared.Core().V1().ConfigMaps().Informer().GetStore()})
 		shared.Start(ctx.Done())
 		all.Go(shared.Shutdown)
 	}
 	return views
+}
+
+// informers makes informers of client-go for a namespace.
+func (s *server) informers(b *testing.B, namespace string) informers.SharedInformerFactory {
+	b.Helper()
+	k, err := kubernetes.NewForConfig(&rest.Config{
+		Host: fmt.Sprintf("https://127.0.0.1:%d", s.port), BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return informers.NewSharedInformerFactoryWithOptions(k, 0, informers.WithNamespace(namespace))
 }
 
 // informed is what an informer of client-go has.

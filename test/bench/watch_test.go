@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"sync"
@@ -28,10 +29,35 @@ func watching(path string, of func(round, i int) string, media string, patch fun
 	return loads
 }
 
+// watchBegins is how long it may take to begin a watch.
+const watchBegins = 50 * time.Millisecond
+
+// BenchmarkFanOut measures events to ten thousand watchers, beside kube-apiserver
+// and etcd when these are given.
+func BenchmarkFanOut(b *testing.B) {
+	all := newSides(b)
+	all.each(b, http.StatusCreated, http.MethodPost, "/api/v1/namespaces", "application/json", []byte(`{"metadata":{"name":"bench"}}`))
+	k := configMaps
+	all.measure(b, []load{
+		{"create", fanOutObjects, k.create},
+		followed(*fanOutWatchers, fanOutEvents, k.path(), k.of, "application/merge-patch+json", func(round, i int) []byte {
+			return fmt.Appendf(nil, `{"metadata":{"labels":{"watched":"%d-%d"}}}`, round, i)
+		}),
+	})
+}
+
+var fanOutWatchers = flag.Int("fan-out", 1_000, "watchers of BenchmarkFanOut; figures are of 10000")
+
+// What ten thousand watchers follow.
+const (
+	fanOutObjects = 100
+	fanOutEvents  = 10
+)
+
 // followed is the load of so many watchers that see so many changes each.
 func followed(watchers, events int, path string, of func(round, i int) string, media string, patch func(round, i int) []byte) load {
 	return load{fmt.Sprintf("watch-%d", watchers), watchers * events, func(b *testing.B, s *server, round, n int) {
-		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute+time.Duration(watchers)*watchBegins)
 		defer cancel()
 		events := max(1, n/watchers)
 		failed := make(chan error, watchers)

@@ -36,7 +36,10 @@ type scenario struct {
 func (c config) scenarios() []scenario {
 	return []scenario{
 		{"Start and idle memory", "Start", nil},
+		{"Memory with 10,000 pods", "Memory", []string{"-remembered", "10000"}},
 		{"Built-in kinds", "Builtin", nil},
+		{"Events to 10,000 watchers", "FanOut", []string{"-fan-out", "10000"}},
+		{"Start of an informer", "Informers", []string{"-informed", c.informed}},
 		{"Custom resources", "Custom", nil},
 		{"Custom resource definitions", "Definitions", nil},
 		{"Admission", "Admission", nil},
@@ -45,6 +48,8 @@ func (c config) scenarios() []scenario {
 		{"Garbage collection", "Garbage", nil},
 		{"Scheduler", "Schedule", nil},
 		{"Commits", "Commit", nil},
+		{"Start of a pod", "PodStart", nil},
+		{"Memory with 50 pods", "FiftyPods", nil},
 		{"A noisy neighbour", "Neighbour", nil},
 		{"Growth", "Growth", []string{"-growth", c.growth, "-plots", c.plots}},
 		{"Soak", "Soak", []string{"-soak", c.soak.String()}},
@@ -53,9 +58,9 @@ func (c config) scenarios() []scenario {
 
 // config is what the flags say.
 type config struct {
-	bin, doc, plots, growth string
-	only                    *regexp.Regexp
-	soak                    time.Duration
+	bin, doc, plots, growth, informed string
+	only                              *regexp.Regexp
+	soak                              time.Duration
 }
 
 func main() { os.Exit(command()) }
@@ -82,7 +87,8 @@ func parse(args []string) (config, error) {
 	f.StringVar(&c.doc, "doc", "", "document that the tables are written into; none writes them nowhere")
 	f.StringVar(&c.plots, "plots", "", "folder for plots; none makes none")
 	f.StringVar(&only, "only", "", "scenarios to run, by a regular expression of their benchmarks' names; all when none is given")
-	f.StringVar(&c.growth, "growth", "1000,10000,100000", "numbers of objects to grow to")
+	f.StringVar(&c.growth, "growth", "1000,10000,100000,500000", "numbers of objects to grow to")
+	f.StringVar(&c.informed, "informed", "10000,100000", "numbers of objects that informers begin with")
 	f.DurationVar(&c.soak, "soak", 15*time.Minute, "how long the soak lasts")
 	if err := f.Parse(args); err != nil {
 		return c, err
@@ -151,7 +157,7 @@ func (c config) measure(ctx context.Context, s scenario, out io.Writer) (string,
 	args := append([]string{"-test.run", "^$", "-test.bench", "^Benchmark" + s.bench + "$", "-test.benchtime", "1x", "-test.timeout", "4h"}, s.args...)
 	for flag, name := range map[string]string{
 		"setpoint": "setpoint", "kube-apiserver": "kube-apiserver", "etcd": "etcd",
-		"kube-controller-manager": "kube-controller-manager", "kube-scheduler": "kube-scheduler",
+		"kube-controller-manager": "kube-controller-manager", "kube-scheduler": "kube-scheduler", "kubelet": "kubelet",
 	} {
 		args = append(args, "-"+flag, filepath.Join(c.bin, name))
 	}
