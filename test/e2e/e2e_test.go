@@ -80,8 +80,9 @@ func TestSpecsThatNeedANodePass(t *testing.T) {
 	}
 	tools := built(t)
 	runtime := containerd(t, tools)
-	logs := t.TempDir()
-	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", filepath.Join(logs, "node"), "--image-gc-high-threshold", "100",
+	// With the runtime's, so that it goes with it, whatever is still mounted there.
+	node := filepath.Join(filepath.Dir(runtime), "node")
+	kubeconfig := serve(t, "up", "--runtime", "unix://"+runtime, "--node-dir", node, "--image-gc-high-threshold", "100",
 		"--eviction-hard", "memory.available<100Mi", "--allow-privileged") // however full the disk of this machine is
 	judge(t, tools, kubeconfig, specs, "--minStartupPods=0")
 }
