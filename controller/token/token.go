@@ -132,11 +132,15 @@ func (c *Controller) fill(ctx context.Context, account *corev1.ServiceAccount, s
 	return gone(err)
 }
 
-// forget has an account not name a secret that is gone.
+// forget has an account not name a secret that is gone. One that is not in the
+// cache is asked for: nobody looks again when it comes.
 func (c *Controller) forget(ctx context.Context, k key) error {
 	account, err := c.accounts.ServiceAccounts(k.Namespace).Get(k.account)
+	if err != nil {
+		account, err = c.actor.Client.CoreV1().ServiceAccounts(k.Namespace).Get(ctx, k.account, metav1.GetOptions{})
+	}
 	if err != nil || !names(account, k.Name) {
-		return nil //nolint:nilerr // it is not there
+		return gone(err)
 	}
 	_, err = c.actor.Client.CoreV1().ServiceAccounts(k.Namespace).Update(ctx, without(account, k.Name), metav1.UpdateOptions{})
 	return gone(err)

@@ -111,7 +111,6 @@ func (c *conn) serve(ctx context.Context) {
 	writer.Go(c.write)
 	c.heard.Store(time.Now().UnixNano())
 	c.mu.Lock()
-	c.settings()
 	c.watchIdle()
 	c.watchSilence()
 	c.mu.Unlock()

@@ -93,6 +93,9 @@ func (s *Server) serve(t *tls.Conn, handler http.Handler) {
 		ctx = based.BaseContext()
 	}
 	c := newConn(s, t, handler)
+	c.mu.Lock()
+	c.settings() // before anybody can tell it to go
+	c.mu.Unlock()
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	closing := s.closing

@@ -16,7 +16,9 @@ const prefaceWithin = 10 * time.Second
 // read reads frames until the connection ends, and returns why: a
 // ConnectionError when it is for the client to know.
 func (c *conn) read() error {
-	_ = c.tls.SetReadDeadline(time.Now().Add(prefaceWithin)) // the read fails then, too
+	c.mu.Lock()
+	c.readUntil(time.Now().Add(prefaceWithin))
+	c.mu.Unlock()
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(c.tls, preface); err != nil {
 		return err
@@ -43,6 +45,15 @@ func (c *conn) read() error {
 	}
 }
 
+// readUntil says how long the reader waits for the client; zero is forever. When
+// the connection has ended that is for the writer to say, and for nobody to take
+// back. The caller holds the lock.
+func (c *conn) readUntil(at time.Time) {
+	if c.closed == nil {
+		_ = c.tls.SetReadDeadline(at) // the read fails then, too
+	}
+}
+
 // refuse ends a stream on which the client did something wrong.
 func (c *conn) refuse(e http2.StreamError) {
 	c.mu.Lock()
@@ -57,15 +68,15 @@ func (c *conn) refuse(e http2.StreamError) {
 
 // take does what a frame asks for.
 func (c *conn) take(f http2.Frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.first {
 		if _, is := f.(*http2.SettingsFrame); !is {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
 		c.first = false
-		_ = c.tls.SetReadDeadline(time.Time{}) // a connection that takes none needs none
+		c.readUntil(time.Time{})
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if len(c.out) > mostAnswers {
 		// It makes us say things that it does not read.
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -314,5 +315,54 @@ func TestRequestsAfterGoodbye(t *testing.T) {
 		case *http2.GoAwayFrame:
 			t.Fatalf("a second goodbye: %s", f.ErrCode)
 		}
+	}
+}
+
+// TestConnectionsThatBeginAtTheEnd: one that was accepted before the server shuts
+// down, and shakes hands after, is told to go and ends.
+func TestConnectionsThatBeginAtTheEnd(t *testing.T) {
+	for range 50 {
+		url, client, s := start(t, h2.Config{}, func(http.ResponseWriter, *http.Request) {})
+		late, err := net.Dial("tcp", strings.TrimPrefix(url, "https://")) //nolint:noctx // on loopback
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := client.Get(url) //nolint:noctx // on loopback
+		if err != nil {             // connections are accepted in order: late is by now
+			t.Fatal(err)
+		}
+		_ = res.Body.Close() // it has none
+		var all sync.WaitGroup
+		all.Go(func() {
+			if err := s.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		for err == nil { // until the listener is closed
+			var c net.Conn
+			if c, err = net.Dial("tcp", strings.TrimPrefix(url, "https://")); err == nil { //nolint:noctx // on loopback
+				_ = c.Close() // it is not used
+			}
+		}
+		_ = late.SetDeadline(time.Now().Add(20 * time.Second))
+		c := tls.Client(late, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) //nolint:gosec // on loopback
+		if _, err := io.WriteString(c, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
+			t.Fatal(err)
+		}
+		frames := http2.NewFramer(io.Discard, c)
+		first, err := frames.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, is := first.(*http2.SettingsFrame); !is {
+			t.Errorf("the first frame is %v", first.Header())
+		}
+		for err == nil {
+			_, err = frames.ReadFrame()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("the connection ends with %v", err)
+		}
+		all.Wait()
 	}
 }
