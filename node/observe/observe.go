@@ -108,14 +108,16 @@ func (p *Pod) Sandbox(pod *corev1.Pod) (fresh bool, attempt uint32, id string) {
 	if len(p.Sandboxes) == 0 {
 		return true, 0, ""
 	}
-	ready := 0
+	ready, next := 0, uint32(0)
 	for _, s := range p.Sandboxes {
 		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
 			ready++
 		}
+		// The newest one has not always the last number: containerd does not say when
+		// one was made whose start failed, but keeps its name.
+		next = max(next, s.GetMetadata().GetAttempt()+1)
 	}
 	newest := p.Sandboxes[0]
-	next := newest.GetMetadata().GetAttempt() + 1
 	network := runtimeapi.NamespaceMode_POD
 	if pod.Spec.HostNetwork {
 		network = runtimeapi.NamespaceMode_NODE

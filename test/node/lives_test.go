@@ -145,12 +145,13 @@ func (l *life) wrong(s *corev1.PodStatus) string {
 }
 
 // calledOff says that containerd called a start off whose agent was killed, when the
-// container may have run: one that is never started again has failed, as under a
-// kubelet.
+// container may have run: one that is never started again has failed, others are
+// started once more, as under a kubelet.
 func calledOff(s *corev1.PodStatus) bool {
 	return slices.ContainsFunc(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses), func(c corev1.ContainerStatus) bool {
-		end := c.State.Terminated
-		return end != nil && end.Reason == "StartError" && strings.HasPrefix(end.Message, "failed to start containerd task") && strings.Contains(end.Message, "context canceled")
+		return slices.ContainsFunc([]*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated}, func(end *corev1.ContainerStateTerminated) bool {
+			return end != nil && end.Reason == "StartError" && strings.HasPrefix(end.Message, "failed to start containerd task") && strings.Contains(end.Message, "context canceled")
+		})
 	})
 }
 
@@ -179,6 +180,9 @@ func (l *life) judge(s *corev1.PodStatus, folder string, killed int) []string {
 	most := l.runs
 	if l.policy != corev1.RestartPolicyNever {
 		most += killed
+		if calledOff(s) {
+			most += int(s.ContainerStatuses[0].RestartCount)
+		}
 	}
 	want(runs("main") <= most, "its container ran %d times, not %d", runs("main"), most)
 	want(runs("main") >= l.runs || mayFail, "its container ran %d times, not %d", runs("main"), l.runs)
