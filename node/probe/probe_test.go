@@ -58,6 +58,18 @@ var failed = utilexec.CodeExitError{Err: errors.New("exit 1"), Code: 1}
 
 // in runs a test with probes of a pod with one container, which began just now.
 func in(t *testing.T, c corev1.Container, test func(s *probe.Set, all *containers, update func(id string, started bool))) {
+	t.Helper()
+	states(t, c, func(s *probe.Set, all *containers, update func(string, bool, corev1.ContainerState)) {
+		begun := metav1.Now()
+		test(s, all, func(id string, started bool) {
+			update(id, started, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: begun}})
+		})
+	})
+}
+
+// states runs one in which the container has a state that the test gives it.
+func states(t *testing.T, c corev1.Container, test func(s *probe.Set, all *containers, update func(id string, started bool, now corev1.ContainerState))) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		all := &containers{says: map[string]error{}, asked: map[string]int{}}
 		s := probe.New(probe.Config{
@@ -73,10 +85,9 @@ func in(t *testing.T, c corev1.Container, test func(s *probe.Set, all *container
 		go func() { ended <- s.Run(ctx) }()
 		time.Sleep(time.Minute)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid"}, Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
-		begun := metav1.Now()
-		test(s, all, func(id string, started bool) {
+		test(s, all, func(id string, started bool, now corev1.ContainerState) {
 			s.Update(pod, corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
-				Name: c.Name, ContainerID: "containerd://" + id, Started: &started, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: begun}},
+				Name: c.Name, ContainerID: "containerd://" + id, Started: &started, State: now,
 			}}})
 		})
 		cancel()
@@ -167,6 +178,29 @@ func TestStartupHoldsUpOthers(t *testing.T) {
 			synctest.Wait()
 			if got = state(s, "one"); got != "alive true, started false, start failed false, ready false of false" {
 				t.Error(got)
+			}
+		}
+	})
+}
+
+// TestWaitingIsNoFailure has a container looked at between its making and its start:
+// it is not stopped for that once it runs.
+func TestWaitingIsNoFailure(t *testing.T) {
+	c := corev1.Container{Name: "c", StartupProbe: ask("start"), LivenessProbe: ask("live"), ReadinessProbe: ask("ready")}
+	states(t, c, func(s *probe.Set, _ *containers, update func(string, bool, corev1.ContainerState)) {
+		for _, step := range []struct {
+			now  corev1.ContainerState
+			want string
+		}{
+			{corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}, "alive true, started false, start failed false, ready false of true"},
+			{corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}, "alive true, started true, start failed false, ready false of true"},
+			{corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}, "alive false, started false, start failed true, ready false of true"},
+		} {
+			update("one", false, step.now)
+			time.Sleep(11 * time.Second)
+			synctest.Wait()
+			if got := state(s, "one"); got != step.want {
+				t.Errorf("%+v: %s", step.now, got)
 			}
 		}
 	})

@@ -91,7 +91,11 @@ func (w *worker) ask() bool {
 	}
 	w.meet(s)
 	if s.State.Running == nil {
-		w.set.set(w.key.uid, w.about(), failure)
+		// One that is there and waits may be about to run: it has failed nothing that it
+		// would be stopped for.
+		if s.State.Terminated != nil || w.key.kind == Readiness {
+			w.set.set(w.key.uid, w.about(), failure)
+		}
 		return s.State.Terminated == nil || restart.After(w.container, &v.pod.Spec, s.State.Terminated.ExitCode) || restart.Everything(&v.pod.Spec)
 	}
 	switch {
