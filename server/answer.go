@@ -44,6 +44,10 @@ type answer struct {
 // smaller one fits into what the connection takes without its client.
 const watchFrom = 16 << 10
 
+// partSize is how much is written at once. Who writes more may have to wait for
+// others in between.
+const partSize = 128 << 10
+
 func newAnswer(w http.ResponseWriter, r *http.Request, patience time.Duration) *answer {
 	a := &answer{ResponseWriter: w, begun: time.Now(), control: http.NewResponseController(w), patience: patience, cancel: func() {}, http1: r.ProtoMajor == 1 && r.TLS != nil}
 	if a.http1 {
@@ -97,9 +101,17 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.size += len(p); a.size < watchFrom {
 		return a.ResponseWriter.Write(p)
 	}
-	a.watch()
-	defer a.rest()
-	return a.ResponseWriter.Write(p)
+	n := 0
+	for {
+		part := p[n:min(len(p), n+partSize)]
+		a.place.Work()
+		a.watch()
+		wrote, err := a.ResponseWriter.Write(part)
+		a.rest()
+		if n += wrote; err != nil || n == len(p) {
+			return n, err
+		}
+	}
 }
 
 // Flush implements http.Flusher.

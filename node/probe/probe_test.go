@@ -97,7 +97,8 @@ func states(t *testing.T, c corev1.Container, test func(s *probe.Set, all *conta
 	})
 }
 
-func state(s *probe.Set, id string) string {
+func state(s *probe.Set) string {
+	const id = "one"
 	ready, known := s.Ready(id)
 	started, _ := s.Started(id)
 	return fmt.Sprintf("alive %v, started %v, start failed %v, ready %v of %v", s.Alive(id), started, s.StartFailed(id), ready, known)
@@ -108,7 +109,7 @@ func TestReadiness(t *testing.T) {
 		all.set("ready", failed)
 		update("one", true)
 		synctest.Wait()
-		if got := state(s, "one"); got != "alive true, started false, start failed false, ready false of true" {
+		if got := state(s); got != "alive true, started false, start failed false, ready false of true" {
 			t.Error(got)
 		}
 		all.set("ready", nil)
@@ -174,9 +175,9 @@ func TestStartupHoldsUpOthers(t *testing.T) {
 			t.Errorf("asked %v", all.asked)
 		}
 		s.Remove("uid")
-		if got := state(s, "one"); got != "alive true, started false, start failed false, ready false of false" {
+		if got := state(s); got != "alive true, started false, start failed false, ready false of false" {
 			synctest.Wait()
-			if got = state(s, "one"); got != "alive true, started false, start failed false, ready false of false" {
+			if got = state(s); got != "alive true, started false, start failed false, ready false of false" {
 				t.Error(got)
 			}
 		}
@@ -199,7 +200,7 @@ func TestWaitingIsNoFailure(t *testing.T) {
 			update("one", false, step.now)
 			time.Sleep(11 * time.Second)
 			synctest.Wait()
-			if got := state(s, "one"); got != step.want {
+			if got := state(s); got != step.want {
 				t.Errorf("%+v: %s", step.now, got)
 			}
 		}

@@ -2,6 +2,7 @@ package fair
 
 import (
 	"context"
+	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -23,4 +24,19 @@ func (g *Gate) Judge(who user.Info, what *request.RequestInfo) (here, upstream s
 		},
 		func() work.WorkEstimate { return work.WorkEstimate{InitialSeats: 1} }, func(bool) {}, func() {})
 	return s.name, upstream
+}
+
+// Bulk is bulk for tests.
+type Bulk bulk
+
+// NewBulk makes one.
+func NewBulk() *Bulk { return (*Bulk)(newBulk()) }
+
+// AsksForLittle says that somebody does.
+func (b *Bulk) AsksForLittle() { (*bulk)(b).asksForLittle(time.Now()) }
+
+// Begin waits for a turn, and returns what ends it; false when there is none.
+func (b *Bulk) Begin(ctx context.Context) (end func(), has bool) {
+	t := (*bulk)(b).begin(ctx)
+	return t.end, t != nil
 }

@@ -63,6 +63,7 @@ type rules struct {
 	estimate work.WorkEstimatorFunc
 	refused  flowcontrol.DroppedRequestsTracker
 	levels   *levels
+	bulk     *bulk
 	schemas  atomic.Pointer[[]*schema] // in order: the first that matches counts
 	debug    *mux.PathRecorderMux
 }
@@ -78,7 +79,7 @@ func New(client kubernetes.Interface, seats int, size Size, logger *slog.Logger)
 func (g *Gate) Run(ctx context.Context) error {
 	metrics.Register()
 	shared, clock := informers.NewSharedInformerFactory(g.client, 0), eventclock.Real{}
-	r := &rules{levels: newLevels(clock), refused: flowcontrol.NewDroppedRequestsTracker(), debug: mux.NewPathRecorderMux("fairness")}
+	r := &rules{levels: newLevels(clock), bulk: newBulk(), refused: flowcontrol.NewDroppedRequestsTracker(), debug: mux.NewPathRecorderMux("fairness")}
 	r.control = flowcontrol.NewTestable(flowcontrol.TestableConfig{
 		Name: "Controller", Clock: clock, AsFieldManager: flowcontrol.ConfigConsumerAsFieldManager,
 		FoundToDangling: func(found bool) bool { return !found }, InformerFactory: shared, FlowcontrolClient: g.client.FlowcontrolV1(),

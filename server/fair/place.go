@@ -30,6 +30,20 @@ type Place struct {
 	// and what it panicked with comes in ended.
 	left  chan struct{}
 	ended chan any
+
+	// Of one that reads much, and takes turns: the request's context, nil when it does
+	// no more, and its turn.
+	ctx  context.Context //nolint:containedctx // it is that of what holds the place
+	turn *turn
+}
+
+// Work is called before each part of the answer is written, and waits for the turn
+// of one that takes turns.
+func (p *Place) Work() {
+	if p == nil || p.ctx == nil || p.turn != nil && !p.turn.over.Load() {
+		return
+	}
+	p.turn = p.rules.bulk.begin(p.ctx)
 }
 
 // GiveBack implements seat.Seat.
@@ -38,6 +52,8 @@ func (p *Place) GiveBack() {
 		return
 	}
 	if p.left != nil {
+		p.ctx = nil
+		p.turn.end()
 		close(p.left)
 		return
 	}
@@ -68,6 +84,9 @@ func again(failed any) {
 // sit takes note of a request that has got its seats in the lane.
 func (p *Place) sit(l *level, schema string, seats int) {
 	p.level, p.schema, p.seats, p.begun = l, schema, seats, time.Now()
+	if seats == 1 {
+		p.rules.bulk.asksForLittle(p.begun)
+	}
 	ctx := context.Background()
 	metrics.AddDispatch(ctx, l.name, schema)
 	metrics.AddRequestsExecuting(ctx, l.name, schema, 1)
@@ -118,6 +137,10 @@ func (p *Place) queue(w http.ResponseWriter, r *http.Request, digest flowcontrol
 	select {
 	case <-turn:
 		by.tell(w.Header())
+		if cost.InitialSeats > 1 { // a write that many watch has those at its end
+			p.ctx = r.Context()
+			p.Work()
+		}
 		return true
 	case failed := <-p.ended: // it has had no turn, for it would wait to be told to leave
 		again(failed)

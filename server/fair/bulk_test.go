@@ -1,0 +1,118 @@
+package fair_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"setpoint.dev/setpoint/server/fair"
+)
+
+// turns takes all turns that there are, and returns how to end them.
+func turns(t *testing.T, b *fair.Bulk) []func() {
+	t.Helper()
+	var ends []func()
+	for range max(1, runtime.GOMAXPROCS(0)/2) {
+		end, has := b.Begin(t.Context())
+		if !has {
+			t.Fatal("somebody asks for little, and there is no turn")
+		}
+		ends = append(ends, end)
+	}
+	return ends
+}
+
+func TestNobodyTakesTurnsWhenNobodyAsksForLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fair.NewBulk()
+		if _, has := b.Begin(t.Context()); has {
+			t.Error("a turn at the beginning")
+		}
+		b.AsksForLittle()
+		if _, has := b.Begin(t.Context()); !has {
+			t.Error("no turn when somebody asks for little")
+		}
+		time.Sleep(2 * time.Second)
+		if _, has := b.Begin(t.Context()); has {
+			t.Error("a turn two seconds later")
+		}
+	})
+}
+
+// TestPause has somebody wait for a turn: it begins when one has ended, after a
+// pause while others ask for little all the time.
+func TestPause(t *testing.T) {
+	for name, c := range map[string]struct {
+		ago, took, want time.Duration
+	}{
+		"as long as two turns":                {0, time.Millisecond, 3 * time.Millisecond},
+		"at least so long":                    {0, time.Microsecond, time.Millisecond + time.Microsecond},
+		"after one that has ended by itself":  {0, time.Minute, 6 * time.Millisecond},
+		"none while there is time between":    {100 * time.Millisecond, time.Millisecond, time.Millisecond},
+		"none after one that ended by itself": {100 * time.Millisecond, time.Minute, 2 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := fair.NewBulk()
+				b.AsksForLittle()
+				time.Sleep(c.ago)
+				begun := time.Now()
+				ends := turns(t, b)
+				go func() {
+					time.Sleep(c.took)
+					ends[0]()
+				}()
+				end, has := b.Begin(t.Context())
+				if took := time.Since(begun); !has || took != c.want {
+					t.Errorf("the next turn came after %v, %v", took, has)
+				}
+				end()
+				time.Sleep(2 * time.Minute) // until all has ended
+			})
+		})
+	}
+}
+
+// TestNobodyWaits has one take turns with nobody: there is no pause.
+func TestNobodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fair.NewBulk()
+		b.AsksForLittle()
+		begun := time.Now()
+		for range 10 {
+			ends := turns(t, b)
+			time.Sleep(time.Millisecond)
+			for _, end := range ends {
+				end()
+			}
+		}
+		if took := time.Since(begun); took != 10*time.Millisecond {
+			t.Errorf("ten turns of 1 ms took %v", took)
+		}
+	})
+}
+
+func TestWhoGoesIsNotGivenATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fair.NewBulk()
+		b.AsksForLittle()
+		ends := turns(t, b)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan bool)
+		go func() {
+			_, has := b.Begin(ctx)
+			gone <- has
+		}()
+		synctest.Wait()
+		cancel()
+		if <-gone {
+			t.Error("a turn for somebody who has gone")
+		}
+		for _, end := range ends {
+			end()
+		}
+		turns(t, b) // all of them are there again
+	})
+}
