@@ -147,12 +147,24 @@ func (l *life) wrong(s *corev1.PodStatus) string {
 // calledOff says that containerd called a start off whose agent was killed, when the
 // container may have run: one that is never started again has failed, others are
 // started once more, as under a kubelet.
-func calledOff(s *corev1.PodStatus) bool {
-	return slices.ContainsFunc(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses), func(c corev1.ContainerStatus) bool {
+func calledOff(all []corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool {
 		return slices.ContainsFunc([]*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated}, func(end *corev1.ContainerStateTerminated) bool {
 			return end != nil && end.Reason == "StartError" && strings.HasPrefix(end.Message, "failed to start containerd task") && strings.Contains(end.Message, "context canceled")
 		})
 	})
+}
+
+// again is how often containers run once more that are started again: each time that
+// who held them was killed, and at most as often as they were started again when one
+// of the starts was called off.
+func again(all []corev1.ContainerStatus, killed int) int {
+	if calledOff(all) {
+		for i := range all {
+			killed += int(all[i].RestartCount)
+		}
+	}
+	return killed
 }
 
 // judge says what is not as declared in the end. Who holds a container and is
@@ -175,18 +187,16 @@ func (l *life) judge(s *corev1.PodStatus, folder string, killed int) []string {
 	if phase == "" {
 		phase = corev1.PodRunning
 	}
-	mayFail := l.policy == corev1.RestartPolicyNever && (killed > 0 || calledOff(s))
+	off := calledOff(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses))
+	mayFail := l.policy == corev1.RestartPolicyNever && (killed > 0 || off)
 	want(s.Phase == phase || mayFail && s.Phase == corev1.PodFailed, "it is %s, not %s", s.Phase, phase)
 	most := l.runs
 	if l.policy != corev1.RestartPolicyNever {
-		most += killed
-		if calledOff(s) {
-			most += int(s.ContainerStatuses[0].RestartCount)
-		}
+		most += again(s.ContainerStatuses, killed)
 	}
 	want(runs("main") <= most, "its container ran %d times, not %d", runs("main"), most)
 	want(runs("main") >= l.runs || mayFail, "its container ran %d times, not %d", runs("main"), l.runs)
-	if killed == 0 && !calledOff(s) {
+	if killed == 0 && !off {
 		for _, c := range s.ContainerStatuses {
 			// A start that is broken off with the agent counts, too.
 			want(int(c.RestartCount) >= l.runs-1, "it counts %d restarts, not %d", c.RestartCount, l.runs-1)
@@ -194,7 +204,7 @@ func (l *life) judge(s *corev1.PodStatus, folder string, killed int) []string {
 		}
 	}
 	if l.around {
-		want(runs("init") <= 1 && runs("side") <= 1+killed, "its init container ran %d times, its sidecar %d times", runs("init"), runs("side"))
+		want(runs("init") <= 1 && runs("side") <= 1+again(s.InitContainerStatuses, killed), "its init container ran %d times, its sidecar %d times", runs("init"), runs("side"))
 	}
 	return all
 }

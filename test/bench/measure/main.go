@@ -127,10 +127,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", s.title, err))
 		}
+		if ctx.Err() != nil {
+			break // what is in the document stays
+		}
 		fmt.Fprintf(&text, "\n### %s\n\n%s", s.title, section(said, err))
-	}
-	if c.doc != "" && ctx.Err() == nil {
-		failed = append(failed, write(c.doc, text.String()))
+		if c.doc != "" {
+			failed = append(failed, write(c.doc, text.String()))
+		}
 	}
 	return errors.Join(failed...)
 }
