@@ -117,10 +117,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			wanted = append(wanted, s)
 		}
 	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s, %s/%s, %d processors.\n", time.Now().UTC().Format(time.DateOnly), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	var failed []error
 	begun := time.Now()
+	run := fmt.Sprintf("In the run of %s, %s/%s, %d processors.", begun.UTC().Format("2006-01-02 15:04"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	for i, s := range wanted {
 		say(out, "[%d/%d] %s, %v so far\n", i+1, len(wanted), s.title, time.Since(begun).Round(time.Second))
 		said, err := c.measure(ctx, s, out)
@@ -130,9 +129,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if ctx.Err() != nil {
 			break // what is in the document stays
 		}
-		fmt.Fprintf(&text, "\n### %s\n\n%s", s.title, section(said, err))
 		if c.doc != "" {
-			failed = append(failed, write(c.doc, text.String()))
+			failed = append(failed, write(c.doc, s.title, run+"\n\n"+section(said, err)))
 		}
 	}
 	return errors.Join(failed...)

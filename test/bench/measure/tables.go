@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -14,26 +15,44 @@ const (
 	endMark   = "<!-- up to here -->"
 )
 
-// write puts text between the marks of a document.
-func write(doc, text string) error {
+// write puts the section of a scenario between the marks of a document, in place of
+// the one that it has there. Those of others stay.
+func write(doc, title, text string) error {
 	old, err := os.ReadFile(doc)
 	if err != nil {
 		return err
 	}
-	whole, err := splice(string(old), text)
+	whole, err := splice(string(old), title, text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doc, err)
 	}
 	return os.WriteFile(doc, []byte(whole), 0o644) //nolint:gosec // a document for all to read
 }
 
-func splice(doc, text string) (string, error) {
+// heading begins a section.
+const heading = "\n### "
+
+func splice(doc, title, text string) (string, error) {
 	before, rest, begins := strings.Cut(doc, beginMark)
-	_, after, ends := strings.Cut(rest, endMark)
+	written, after, ends := strings.Cut(rest, endMark)
 	if !begins || !ends {
 		return "", errors.New("there are no two marks to write between")
 	}
-	return before + beginMark + "\n\n" + strings.TrimSpace(text) + "\n\n" + endMark + after, nil
+	section := title + "\n\n" + strings.TrimSpace(text)
+	all := strings.Split(written, heading)[1:]
+	at := slices.IndexFunc(all, func(s string) bool { return strings.HasPrefix(s, title+"\n") })
+	if at < 0 {
+		all = append(all, section)
+	} else {
+		all[at] = section
+	}
+	var b strings.Builder
+	b.WriteString(before + beginMark + "\n")
+	for _, s := range all {
+		b.WriteString(heading + strings.TrimSpace(s) + "\n")
+	}
+	b.WriteString("\n" + endMark + after)
+	return b.String(), nil
 }
 
 // section is what the document has of a scenario: the tables that it has printed,

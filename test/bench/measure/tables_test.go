@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"strings"
 	"testing"
 )
 
@@ -32,15 +31,21 @@ func TestSection(t *testing.T) {
 }
 
 func TestSplice(t *testing.T) {
-	doc := "# About\n\nbefore\n\n" + beginMark + "\n\nold\n\n" + endMark + "\n\nafter\n"
-	got, err := splice(doc, "new\n")
-	if err != nil || strings.Contains(got, "old") || !strings.Contains(got, "before") || !strings.Contains(got, "after") || !strings.Contains(got, "\n\nnew\n\n") {
-		t.Errorf("%v: %q", err, got)
+	doc := "# About\n\n### Ours\n\nbefore\n\n" + beginMark + "\n\nnothing yet\n\n" + endMark + "\n\n### After\n"
+	for _, step := range []struct{ title, text, want string }{
+		{"A", "first\n", "\n### A\n\nfirst\n"},
+		{"A and B", "more\n", "\n### A\n\nfirst\n\n### A and B\n\nmore\n"},
+		{"A", "again\n", "\n### A\n\nagain\n\n### A and B\n\nmore\n"},
+	} {
+		var err error
+		if doc, err = splice(doc, step.title, step.text); err != nil {
+			t.Fatal(err)
+		}
+		if want := "# About\n\n### Ours\n\nbefore\n\n" + beginMark + "\n" + step.want + "\n" + endMark + "\n\n### After\n"; doc != want {
+			t.Errorf("got\n%s\nwant\n%s", doc, want)
+		}
 	}
-	if again, err := splice(got, "new\n"); err != nil || again != got {
-		t.Errorf("a second time: %v: %q", err, again)
-	}
-	if _, err := splice("no marks", "new"); err == nil {
+	if _, err := splice("no marks", "A", "new"); err == nil {
 		t.Error("a document without marks was written")
 	}
 }
