@@ -103,15 +103,19 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 	n := 0
 	for {
-		part := p[n:min(len(p), n+partSize)]
 		a.place.Work()
-		a.watch()
-		wrote, err := a.ResponseWriter.Write(part)
-		a.rest()
+		wrote, err := a.writePart(p[n:min(len(p), n+partSize)])
 		if n += wrote; err != nil || n == len(p) {
 			return n, err
 		}
 	}
+}
+
+// writePart writes as much as is written at once.
+func (a *answer) writePart(p []byte) (int, error) {
+	a.watch()
+	defer a.rest()
+	return a.ResponseWriter.Write(p)
 }
 
 // Flush implements http.Flusher.

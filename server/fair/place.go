@@ -117,7 +117,7 @@ func (j judged) tell(h http.Header) {
 // been refused. Upstream has whoever comes to his turn call a function; here that
 // is a goroutine which waits until the place is given back.
 func (p *Place) queue(w http.ResponseWriter, r *http.Request, digest flowcontrol.RequestDigest, cost work.WorkEstimate) bool {
-	turn := make(chan struct{})
+	seated := make(chan struct{})
 	p.left, p.ended = make(chan struct{}), make(chan any, 1)
 	var by judged
 	go func() {
@@ -130,12 +130,12 @@ func (p *Place) queue(w http.ResponseWriter, r *http.Request, digest flowcontrol
 			},
 			func() work.WorkEstimate { return cost }, func(bool) {},
 			func() {
-				close(turn)
+				close(seated)
 				<-p.left
 			})
 	}()
 	select {
-	case <-turn:
+	case <-seated:
 		by.tell(w.Header())
 		if cost.InitialSeats > 1 { // a write that many watch has those at its end
 			p.ctx = r.Context()

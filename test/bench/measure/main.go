@@ -119,7 +119,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	var failed []error
 	begun := time.Now()
-	run := fmt.Sprintf("In the run of %s, %s/%s, %d processors.", begun.UTC().Format("2006-01-02 15:04"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	stamp := fmt.Sprintf("In the run of %s, %s/%s, %d processors.", begun.UTC().Format("2006-01-02 15:04"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	for i, s := range wanted {
 		say(out, "[%d/%d] %s, %v so far\n", i+1, len(wanted), s.title, time.Since(begun).Round(time.Second))
 		said, err := c.measure(ctx, s, out)
@@ -130,7 +130,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			break // what is in the document stays
 		}
 		if c.doc != "" {
-			failed = append(failed, write(c.doc, s.title, run+"\n\n"+section(said, err)))
+			failed = append(failed, write(c.doc, s.title, stamp+"\n\n"+section(said, err)))
 		}
 	}
 	return errors.Join(failed...)
