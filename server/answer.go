@@ -12,6 +12,7 @@ import (
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/server/audit"
 	"setpoint.dev/setpoint/server/fair"
+	"setpoint.dev/setpoint/server/rest"
 	"setpoint.dev/setpoint/server/route"
 )
 
@@ -31,7 +32,7 @@ type answer struct {
 	control *http.ResponseController
 	cancel  context.CancelFunc // ends what the request has started
 	// patience is how long one write may take, 0 as long as it likes; watchdog ends
-	// one that takes longer.
+	// one that takes longer. Of HTTP/2 neither: see bound.
 	patience time.Duration
 	watchdog *time.Timer
 	http1    bool
@@ -49,15 +50,25 @@ const watchFrom = 16 << 10
 const partSize = 128 << 10
 
 func newAnswer(w http.ResponseWriter, r *http.Request, patience time.Duration) *answer {
-	a := &answer{ResponseWriter: w, begun: time.Now(), control: http.NewResponseController(w), patience: patience, cancel: func() {}, http1: r.ProtoMajor == 1 && r.TLS != nil}
+	a := &answer{ResponseWriter: w, begun: time.Now(), control: http.NewResponseController(w), cancel: func() {}, http1: r.ProtoMajor == 1 && r.TLS != nil}
 	if a.http1 {
 		a.deadline(time.Time{}) // of the request before, see end
 	}
+	a.bound(patience)
 	return a
 }
 
-// deadline bounds all writes of the connection, or of the stream where it has
-// several.
+// bound says how long one write may take; 0 is as long as it likes. A
+// connection that can sees to it by itself, and only when a write has to wait.
+func (a *answer) bound(patience time.Duration) {
+	if w, can := a.ResponseWriter.(interface{ SetPatience(d time.Duration) }); can {
+		w.SetPatience(patience)
+		return
+	}
+	a.patience = patience
+}
+
+// deadline bounds all writes of the connection.
 func (a *answer) deadline(t time.Time) {
 	_ = a.control.SetWriteDeadline(t) // what cannot be bounded does not block, either
 }
@@ -97,8 +108,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.code == 0 {
 		a.WriteHeader(http.StatusOK)
 	}
-	a.audited.Wrote(p)
-	if a.size += len(p); a.size < watchFrom {
+	if a.wrote(p); a.size < watchFrom {
 		return a.ResponseWriter.Write(p)
 	}
 	n := 0
@@ -118,6 +128,39 @@ func (a *answer) writePart(p []byte) (int, error) {
 	return a.ResponseWriter.Write(p)
 }
 
+// WriteFlush implements rest.FlushWriter.
+func (a *answer) WriteFlush(p []byte) (int, error) {
+	direct, can := a.ResponseWriter.(rest.FlushWriter)
+	if !can || len(p) > partSize {
+		n, err := a.Write(p)
+		a.Flush()
+		return n, err
+	}
+	if a.code == 0 {
+		a.WriteHeader(http.StatusOK)
+	}
+	if a.wrote(p); a.size >= watchFrom {
+		a.place.Work()
+	}
+	return direct.WriteFlush(p)
+}
+
+// TryWriteFlush implements rest.FlushWriter.
+func (a *answer) TryWriteFlush(p []byte) bool {
+	direct, can := a.ResponseWriter.(rest.FlushWriter)
+	if !can || a.code == 0 || !direct.TryWriteFlush(p) {
+		return false
+	}
+	a.wrote(p)
+	return true
+}
+
+// wrote takes note of a part.
+func (a *answer) wrote(p []byte) {
+	a.audited.Wrote(p)
+	a.size += len(p)
+}
+
 // Flush implements http.Flusher.
 func (a *answer) Flush() {
 	if a.code == 0 {
@@ -128,8 +171,8 @@ func (a *answer) Flush() {
 	_ = a.control.Flush() // the client has gone
 }
 
-// watch ends a write that has not returned in time. Writes on the connection,
-// or the stream, fail from then on.
+// watch ends a write that has not returned in time. Writes on the connection
+// fail from then on.
 func (a *answer) watch() {
 	if a.patience == 0 {
 		return

@@ -110,7 +110,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, refused error) {
 func (s *Server) limit(a *answer, r *http.Request) (*http.Request, error) {
 	if what := route.From(r.Context()); what.Long() {
 		if what.Subresource != "" {
-			a.patience = 0 // a person may read a log, or nothing may come for long
+			a.bound(0) // a person may read a log, or nothing may come for long
 		}
 		return r, nil
 	}

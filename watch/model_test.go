@@ -119,13 +119,15 @@ type run struct {
 	model model
 	hub   atomic.Pointer[watch.Hub]
 	done  atomic.Bool // nothing is written any more
+
+	passing atomic.Int64 // batches that were told in passing
 }
 
 func againstModel(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := &run{t: t, s: openStore(t, store.Config{}), model: model{steps: map[string][]step{}}}
 	newHub := func() func() {
-		h, stop := runHub(t, r.s, watch.Config{RingLength: 1 << rng.IntN(7), TopicLength: 1 << rng.IntN(3), Linger: time.Millisecond})
+		h, stop := runHub(t, r.s, watch.Config{RingLength: 1 << rng.IntN(7), TopicLength: 1 << rng.IntN(3), Linger: time.Millisecond, Crowd: 1 + rng.IntN(4)})
 		r.hub.Store(h)
 		return stop
 	}
@@ -199,6 +201,9 @@ func againstModel(t *testing.T, seed uint64) {
 	}
 	r.done.Store(true)
 	watchers.Wait()
+	if r.passing.Load() == 0 {
+		t.Error("nobody was told anything in passing")
+	}
 }
 
 // watch is the life of one client: it watches, resumes where it was when its
@@ -216,6 +221,18 @@ func (r *run) watch(rng *rand.Rand, plane string) {
 	from := o.After
 	var got []string
 	at, initial := o.After, o.Initial
+	if rng.IntN(2) == 0 {
+		// Nobody else touches these while it is called.
+		o.Take = func(b watch.Batch) bool {
+			if rng.IntN(4) == 0 {
+				return false
+			}
+			r.passing.Add(1)
+			got = append(got, texts(b.Events)...)
+			at = max(at, b.Rev)
+			return true
+		}
+	}
 	for {
 		finished := r.done.Load()
 		o.After, o.Initial, o.Bookmark = at, initial, 0

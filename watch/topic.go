@@ -28,7 +28,6 @@ type topic struct {
 	bells    []*bell
 	watchers int
 	dirty    bool // to be woken after the batch in hand
-	ringing  bool // the ringer has it
 }
 
 // joinLocked returns a bell for one more watcher.

@@ -27,11 +27,12 @@
 // it has taken. Those who read from disk share what they read. Writers never
 // wait: the committer appends to the feed, whoever watches; the hub's goroutine
 // files each change under the topics it touches and wakes them, a crowd in
-// parts. Readers of a ring take no lock.
+// parts, or tells a crowd in passing. Readers of a ring take no lock.
 //
 // Locks: Hub.mu guards which tables, topics and bells there are; past.mu guards
-// the pages of a table and may be taken while Hub.mu is held. Nothing is waited
-// for while either is held, and no filter is called.
+// the pages of a table and bell.mu who waits for a bell, and either may be taken
+// while Hub.mu is held. Nothing is waited for while one is held, and no filter is
+// called.
 package watch
 
 import (
@@ -69,6 +70,10 @@ type Config struct {
 	// does not take its initial state, before it has to read it from disk; 0
 	// means a minute.
 	Linger time.Duration
+	// Crowd is how many watchers of the same thing are told of it in passing,
+	// if they can be: see Options.Take; 0 means 16. Fewer are woken, each by
+	// itself.
+	Crowd int
 }
 
 // Hub serves watchers from a store.
@@ -105,6 +110,9 @@ func New(s *store.Store, cfg Config) *Hub {
 	if cfg.Linger <= 0 {
 		cfg.Linger = time.Minute
 	}
+	if cfg.Crowd <= 0 {
+		cfg.Crowd = 16
+	}
 	cfg.RingLength, cfg.TopicLength = powerOfTwo(cfg.RingLength), powerOfTwo(cfg.TopicLength)
 	return &Hub{
 		store: s, cfg: cfg, started: make(chan struct{}), tables: map[tableName]*table{},
@@ -127,7 +135,9 @@ func (h *Hub) Run(ctx context.Context) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	var helpers sync.WaitGroup
-	helpers.Go(func() { h.ring(ctx) })
+	for range ringers() {
+		helpers.Go(func() { h.ring(ctx) })
+	}
 	helpers.Go(func() { h.sweep(ctx) })
 	err := h.follow(ctx, feed)
 	cancel()
@@ -172,7 +182,7 @@ func (h *Hub) distribute(batch store.Batch) {
 	h.rev.Store(int64(batch.Rev))
 	for _, tp := range h.dirty {
 		tp.dirty = false
-		if len(tp.bells) == 1 {
+		if len(tp.bells) == 1 && tp.watchers < h.cfg.Crowd {
 			h.bells = append(h.bells, tp.bells[0])
 		} else {
 			h.ringer.addLocked(tp)
@@ -254,6 +264,12 @@ type Options struct {
 	// were events a moment ago: the end of the watch may be near. The zero time
 	// is never, and so is any without Bookmark.
 	LastBookmark time.Time
+	// Take may take a batch while Next waits, which then goes on waiting: where
+	// many wait for the same, telling all of them in passing costs less than
+	// waking each. It returns false when it does not take the batch, which Next
+	// then returns. It must not block. It is called by any goroutine, but by
+	// one at a time, and not while nobody calls Next. A nil Take takes nothing.
+	Take func(Batch) bool
 }
 
 // Watch starts a watcher. It must be closed.
@@ -305,7 +321,10 @@ func (h *Hub) joinLocked(o Options, now *store.Snapshot) *Watcher {
 		t = newTable(name, floor, h.cfg)
 		h.tables[name] = t
 	}
-	w := &Watcher{hub: h, table: t, filter: o.Filter, cursor: o.After, done: make(chan struct{})}
+	w := &Watcher{hub: h, table: t, filter: o.Filter, cursor: o.After, done: make(chan struct{}), take: o.Take, seat: standing}
+	if w.take != nil {
+		w.wake = make(chan struct{}, 1)
+	}
 	w.topic, w.bell = t.joinLocked(o.Filter.scope(), floor, h.cfg.TopicLength)
 	w.bookmarks.start(o.Bookmark, o.LastBookmark)
 	if o.Initial {

@@ -37,6 +37,13 @@ type Watcher struct {
 
 	closing sync.Once
 	done    chan struct{}
+
+	// How it is told in passing while Next waits. Whoever takes it from its seat
+	// alone may touch it, until he seats it again or wakes it.
+	take   func(Batch) bool // nil: it is not
+	wake   chan struct{}    // has an element when Next is to go on
+	seat   int              // among its bell's guests, or standing; guarded by bell.mu
+	leaves bool             // Next does not wait any more; guarded by bell.mu until it is woken
 }
 
 // Next waits until there is something to tell and returns all of it, up to a
@@ -48,8 +55,8 @@ type Watcher struct {
 // ErrClosed after Close, or trouble with the disk.
 func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 	for {
-		// Taken before reading, so that what comes after the reading wakes us.
-		stroke := w.bell.stroke()
+		// Begun before reading, so that what comes after the reading wakes us.
+		wait := w.beginWait()
 		w.batch.reset(w.cursor)
 		if err := w.ended(ctx); err != nil {
 			return Batch{}, err
@@ -65,15 +72,83 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 		case w.batch.full || w.batch.more:
 			continue
 		}
-		stroke.waiting.Add(1)
-		select {
-		case <-stroke.rung:
-		case <-w.bookmarks.timer():
-		case <-w.done:
-		case <-ctx.Done():
-		}
-		stroke.waiting.Add(-1)
+		wait.end(ctx, w)
 	}
+}
+
+// waiting is a wait for a watcher's bell: for a stroke, or as its guest.
+type waiting struct {
+	stroke *stroke // nil for a guest
+	rings  int
+}
+
+// beginWait notes how often the bell has rung.
+func (w *Watcher) beginWait() waiting {
+	if w.take == nil {
+		return waiting{stroke: w.bell.stroke()}
+	}
+	return waiting{rings: w.bell.rung()}
+}
+
+// end waits until the bell has rung since, or there is another reason to look.
+func (a waiting) end(ctx context.Context, w *Watcher) {
+	if a.stroke == nil {
+		w.waitAsGuest(ctx, a.rings)
+		return
+	}
+	a.stroke.waiting.Add(1)
+	select {
+	case <-a.stroke.rung:
+	case <-w.bookmarks.timer():
+	case <-w.done:
+	case <-ctx.Done():
+	}
+	a.stroke.waiting.Add(-1)
+}
+
+// waitAsGuest waits among the bell's guests.
+func (w *Watcher) waitAsGuest(ctx context.Context, rings int) {
+	due := w.bookmarks.timer()
+	if !w.bell.wait(w, rings) {
+		return
+	}
+	select {
+	case <-w.wake:
+		w.leaves = false
+		return
+	case <-due:
+	case <-w.done:
+	case <-ctx.Done():
+	}
+	if !w.bell.leave(w) {
+		<-w.wake // whoever tells it something does not wait for anything
+		w.leaves = false
+	}
+}
+
+// toldInPassing tells a guest what is new, if there is anything. It returns false
+// when the watcher has to see for itself. The caller has taken it from its seat.
+func (w *Watcher) toldInPassing() bool {
+	if w.ended(context.Background()) != nil {
+		return false
+	}
+	from, upTo := w.cursor, store.Revision(w.hub.rev.Load())
+	w.batch.reset(from)
+	if !w.gatherRings(upTo) {
+		return false
+	}
+	w.reach(upTo)
+	told := !w.batch.full
+	if told && len(w.batch.events()) > 0 {
+		if told = w.take(w.gathered()); told {
+			w.bookmarks.restart()
+		}
+	}
+	if !told {
+		w.cursor = from
+	}
+	w.batch.reset(w.cursor)
+	return told
 }
 
 // Close ends the watcher and a call of Next that waits. It may be called more
@@ -111,17 +186,29 @@ func (w *Watcher) gather(ctx context.Context) error {
 		return w.gatherInitial(ctx)
 	}
 	upTo := store.Revision(w.hub.rev.Load())
-	if !w.gatherRing(w.topic.ring, upTo) && !w.gatherRing(w.table.ring, upTo) {
+	if !w.gatherRings(upTo) {
 		var err error
 		if upTo, err = w.gatherPast(ctx); err != nil {
 			return err
 		}
 	}
+	w.reach(upTo)
+	return nil
+}
+
+// reach moves the cursor to the end of the batch, which has all up to a revision
+// unless it is full.
+func (w *Watcher) reach(upTo store.Revision) {
 	if !w.batch.full {
 		w.batch.reached = max(w.batch.reached, upTo)
 	}
 	w.cursor = w.batch.reached
-	return nil
+}
+
+// gatherRings reads from the topic's ring, or else from the table's. It returns
+// false when neither reaches back to the cursor.
+func (w *Watcher) gatherRings(upTo store.Revision) bool {
+	return w.gatherRing(w.topic.ring, upTo) || w.gatherRing(w.table.ring, upTo)
 }
 
 // gatherRing reads from a ring. It returns false, with nothing gathered, when
@@ -231,6 +318,7 @@ type bookmarks struct {
 	last  time.Time     // when one is due whatever was told before; zero: never
 	at    time.Time
 	clock *time.Timer
+	rings time.Time // when clock does
 }
 
 func (b *bookmarks) start(every time.Duration, last time.Time) {
@@ -254,15 +342,21 @@ func (b *bookmarks) restart() {
 
 func (b *bookmarks) due() bool { return b.every > 0 && !time.Now().Before(b.at) }
 
-// timer fires when a bookmark is due.
+// timer fires when a bookmark is due, or before: it is not set anew for each event,
+// of which there may be many before one is due.
 func (b *bookmarks) timer() <-chan time.Time {
-	switch {
-	case b.every == 0:
+	if b.every == 0 {
 		return nil
-	case b.clock == nil:
-		b.clock = time.NewTimer(time.Until(b.at))
-	default:
-		b.clock.Reset(time.Until(b.at))
 	}
+	now := time.Now()
+	switch {
+	case b.clock == nil:
+		b.clock = time.NewTimer(b.at.Sub(now))
+	case b.rings.After(now) && !b.rings.After(b.at):
+		return b.clock.C
+	default:
+		b.clock.Reset(b.at.Sub(now))
+	}
+	b.rings = b.at
 	return b.clock.C
 }

@@ -27,6 +27,7 @@ type answer struct {
 	trailers []string // that the handler announced
 	typed    bool     // the handler has said what the body is, or that it is nothing
 	dated    bool
+	patience time.Duration // how long a write waits for the client; 0 is forever
 }
 
 // smallWrites is how much is gathered of an answer that comes in pieces.
@@ -172,6 +173,52 @@ func (a *answer) FlushError() error {
 	return err
 }
 
+// WriteFlush is Write and Flush at once, without a copy of p in between.
+func (a *answer) WriteFlush(p []byte) (int, error) {
+	if !a.direct() {
+		n, err := a.Write(p)
+		if err != nil {
+			return n, err
+		}
+		return n, a.FlushError()
+	}
+	a.wrote += int64(len(p))
+	if err := a.send(p, false); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// TryWriteFlush is WriteFlush where that need not wait: otherwise it does nothing,
+// and returns false.
+func (a *answer) TryWriteFlush(p []byte) bool {
+	if !a.direct() {
+		return false
+	}
+	st, c := a.st, a.st.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !a.began || st.failed != nil || len(c.line) > 0 || int64(len(p)) > min(st.window, c.window) || c.queued+len(p) > mostPassing {
+		return false
+	}
+	a.wrote += int64(len(p))
+	for rest := p; len(rest) > 0; {
+		n := min(len(rest), int(c.maxFrame))
+		st.data(rest[:n], 0)
+		rest = rest[n:]
+	}
+	return true
+}
+
+// direct says that what is written next may go to the queue as it is.
+func (a *answer) direct() bool {
+	return len(a.small) == 0 && a.code != 0 && a.length < 0 && !bodyless(a.code) && a.st.req.Method != http.MethodHead
+}
+
+// SetPatience bounds how long each write from now on waits for its client; 0 is
+// forever. A write that need not wait costs nothing more for it.
+func (a *answer) SetPatience(d time.Duration) { a.patience = d }
+
 // SetWriteDeadline is for http.ResponseController.
 func (a *answer) SetWriteDeadline(at time.Time) error {
 	return a.st.setDeadline(&a.st.deadline, at, a.st.tooSlow)
@@ -238,9 +285,14 @@ func (a *answer) send(p []byte, end bool) error {
 	}
 	late := a.began
 	a.begin(end && len(p) == 0 && len(last) == 0, p)
+	waits := false
 	for rest := p; len(rest) > 0; {
 		n := min(int64(len(rest)), int64(c.maxFrame), st.window, c.free())
 		if n <= 0 {
+			if !waits && a.patience > 0 {
+				defer st.within(a.patience)()
+			}
+			waits = true
 			if st.wait(); st.failed != nil {
 				return st.failed
 			}
@@ -250,10 +302,7 @@ func (a *answer) send(p []byte, end bool) error {
 		if end && len(last) == 0 && n == int64(len(rest)) {
 			flags = http2.FlagDataEndStream
 		}
-		c.frame(http2.FrameData, flags, st.id, rest[:n])
-		c.wakeWriter()
-		st.window -= n
-		c.window -= n
+		st.data(rest[:n], flags)
 		rest = rest[n:]
 	}
 	c.next() // whoever comes after us
@@ -271,6 +320,16 @@ func (a *answer) send(p []byte, end bool) error {
 	return nil
 }
 
+// data queues a part of the body, for which there is room. The caller holds the
+// lock.
+func (st *stream) data(p []byte, flags http2.Flags) {
+	c := st.conn
+	c.frame(http2.FrameData, flags, st.id, p)
+	c.wakeWriter()
+	st.window -= int64(len(p))
+	c.window -= int64(len(p))
+}
+
 // wait waits until there may be room, or none ever. The caller holds the lock.
 func (st *stream) wait() {
 	c := st.conn
@@ -283,6 +342,23 @@ func (st *stream) wait() {
 	st.turn.Wait()
 	if st.failed != nil {
 		c.next()
+	}
+}
+
+// within ends the stream unless what it returns is called in time. Both are
+// called with the lock.
+func (st *stream) within(d time.Duration) func() {
+	over := false
+	late := time.AfterFunc(d, func() {
+		st.conn.mu.Lock()
+		defer st.conn.mu.Unlock()
+		if !over {
+			st.tooSlow()
+		}
+	})
+	return func() {
+		over = true
+		late.Stop()
 	}
 }
 

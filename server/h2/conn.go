@@ -40,7 +40,8 @@ type conn struct {
 	heeded  uint32    // the last stream that is carried out when leaving
 	closed  error     // why the connection has ended
 
-	out     []byte // frames that nobody has written yet
+	out     [][]byte // frames that nobody has written yet, in chunks
+	queued  int      // bytes in out
 	encoder *hpack.Encoder
 	fields  []byte        // header fields as the encoder made them
 	writing bool          // the writer is at it, and will look again
@@ -65,11 +66,13 @@ const (
 	maxWindow  = 1<<31 - 1
 )
 
-// mostQueued is how much waits to be written. Answers to the client's own
-// frames may go beyond, up to mostAnswers.
+// mostQueued is how much waits to be written. What is told in passing may go
+// beyond, up to mostPassing, and answers to the client's own frames, up to
+// mostAnswers.
 const (
 	mostQueued  = 512 << 10
-	mostAnswers = mostQueued + 1<<20
+	mostPassing = 1 << 20
+	mostAnswers = mostPassing + 1<<20
 )
 
 func newConn(s *Server, t *tls.Conn, handler http.Handler) *conn {

@@ -35,8 +35,8 @@ type gathered struct {
 	held    []byte
 }
 
-// mostHeld is how much is held back at most.
-const mostHeld = 256 << 10
+// mostHeld is how much is held back at most: the records of a chunk.
+const mostHeld = bufferSize
 
 // hold begins to hold back what is written.
 func (g *gathered) hold(patient time.Duration) {
@@ -81,7 +81,7 @@ func (g *gathered) Write(p []byte) (int, error) {
 		}
 	}
 	if g.held == nil {
-		g.held = (*buffers.Get().(*[]byte))[:0]
+		g.held = buffer()
 	}
 	g.held = append(g.held, p...)
 	return len(p), nil
@@ -125,13 +125,20 @@ func (g *gathered) pass() error {
 	return failed
 }
 
+// chunkSize is how much is encrypted at a time, a few records; a buffer has room
+// for a chunk and for what the records of one add. What is larger would not stay
+// in the processor's cache from one copy to the next.
+const (
+	chunkSize  = 64 << 10
+	bufferSize = chunkSize + 1<<10
+)
+
 // buffers are kept for whoever writes next, so that a connection on which
 // nothing happens holds nothing.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 64<<10); return &b }}
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// put gives a buffer back, unless it is one that few need.
-func put(b []byte) {
-	if cap(b) <= 4*mostHeld {
-		buffers.Put(&b)
-	}
-}
+// buffer returns an empty one.
+func buffer() []byte { return buffers.Get().(*[bufferSize]byte)[:0] }
+
+// put gives a buffer back.
+func put(b []byte) { buffers.Put((*[bufferSize]byte)(b[:bufferSize])) }

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -465,5 +466,80 @@ func TestIdle(t *testing.T) {
 	}
 	if len(conns) != 3 {
 		t.Errorf("%d connections for three requests far apart", len(conns))
+	}
+}
+
+// TestPatience ends a write that waits too long for its client, and no other.
+func TestPatience(t *testing.T) {
+	const patience = 300 * time.Millisecond
+	ended := make(chan error, 1)
+	url, client, _ := start(t, h2.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w.(interface{ SetPatience(d time.Duration) }).SetPatience(patience)
+		var err error
+		for i := 0; err == nil && (r.URL.Path == "/large" || i < 100); i++ {
+			_, err = w.Write(make([]byte, 64<<10))
+			if r.URL.Path == "/slow" && i < 3 {
+				time.Sleep(patience) // between writes it has all the time
+			}
+		}
+		ended <- err
+	})
+	resp, err := client.Get(url + "/large") //nolint:noctx // the client has a limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // it is not read
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the write that waits: %v", err)
+	}
+	if resp := get(t, client, url+"/slow"); len(resp.body) != 100*64<<10 || <-ended != nil {
+		t.Errorf("%d bytes of the writer that takes its time", len(resp.body))
+	}
+}
+
+// TestTryWriteFlush passes on what can be at once, all or nothing.
+func TestTryWriteFlush(t *testing.T) {
+	line := []byte(strings.Repeat("x", 40_000) + "\n") // of several frames
+	tried := make(chan int, 1)
+	goOn := make(chan struct{})
+	url, client, _ := start(t, h2.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		a := w.(interface {
+			http.ResponseWriter
+			TryWriteFlush(p []byte) bool
+			WriteFlush(p []byte) (int, error)
+		})
+		if a.TryWriteFlush(line) {
+			t.Error("written before there were headers")
+		}
+		n, err := a.WriteFlush(line)
+		if n != len(line) || err != nil {
+			t.Error(n, err)
+		}
+		taken := 1
+		for end := time.Now().Add(time.Minute); a.TryWriteFlush(line) && time.Now().Before(end); {
+			taken++
+		}
+		tried <- taken
+		<-goOn
+		for range 10 {
+			n, err = a.WriteFlush(line) // it waits
+			if n != len(line) || err != nil {
+				t.Error(n, err)
+			}
+		}
+	})
+	resp, err := client.Get(url) //nolint:noctx // the client has a limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // it is only read
+	taken := <-tried
+	close(goOn)
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Repeat(string(line), taken+10); string(body) != want || taken > 1<<30/len(line) {
+		t.Errorf("%d bytes, want %d", len(body), len(want))
 	}
 }

@@ -77,7 +77,7 @@ func (c *conn) take(f http2.Frame) error {
 		c.first = false
 		c.readUntil(time.Time{})
 	}
-	if len(c.out) > mostAnswers {
+	if c.queued > mostAnswers {
 		// It makes us say things that it does not read.
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}

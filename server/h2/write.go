@@ -14,9 +14,10 @@ var past = time.Unix(1, 0)
 
 // write writes what is queued until the connection ends.
 func (c *conn) write() {
+	var taken [][]byte
 	for {
 		c.mu.Lock()
-		if len(c.out) == 0 {
+		if c.queued == 0 {
 			c.writing = false
 			if c.closed != nil {
 				c.mu.Unlock()
@@ -29,28 +30,31 @@ func (c *conn) write() {
 			runtime.Gosched()
 			continue
 		}
-		full := c.out
-		c.out = nil
+		taken, c.out, c.queued = c.out, taken[:0], 0
 		c.next()
 		c.mu.Unlock()
-		if err := c.pass(full); err != nil {
+		if err := c.pass(taken); err != nil {
 			c.end(err)
 			_ = c.tls.NetConn().Close() // the reader need not wait
 			return
 		}
-		put(full)
+		clear(taken)
 	}
 }
 
-// pass writes bytes to the client at once.
-func (c *conn) pass(p []byte) error {
-	if c.below == nil {
-		_, err := c.tls.Write(p)
-		return err
+// pass writes chunks to the client at once, and gives them back.
+func (c *conn) pass(chunks [][]byte) error {
+	if c.below != nil {
+		c.below.begin()
 	}
-	c.below.begin()
-	if _, err := c.tls.Write(p); err != nil {
-		return err
+	for _, p := range chunks {
+		if _, err := c.tls.Write(p); err != nil {
+			return err
+		}
+		put(p)
+	}
+	if c.below == nil {
+		return nil
 	}
 	return c.below.flush()
 }
@@ -79,7 +83,7 @@ func (c *conn) next() {
 
 // free is how many bytes of data may be queued. The caller holds the lock.
 func (c *conn) free() int64 {
-	if len(c.out) >= mostQueued {
+	if c.queued >= mostQueued {
 		return 0
 	}
 	return c.window
@@ -92,19 +96,28 @@ func (c *conn) stay(st *stream) {
 	}
 }
 
-// head queues the head of a frame. The caller holds the lock.
-func (c *conn) head(kind http2.FrameType, flags http2.Flags, id uint32, size int) {
-	if c.out == nil {
-		c.out = (*buffers.Get().(*[]byte))[:0]
-	}
-	c.out = append(c.out, byte(size>>16), byte(size>>8), byte(size), byte(kind), byte(flags))
-	c.out = binary.BigEndian.AppendUint32(c.out, id)
-}
-
 // frame queues a frame. The caller holds the lock and wakes the writer.
 func (c *conn) frame(kind http2.FrameType, flags http2.Flags, id uint32, payload []byte) {
-	c.head(kind, flags, id, len(payload))
-	c.out = append(c.out, payload...)
+	size := len(payload)
+	head := [9]byte{byte(size >> 16), byte(size >> 8), byte(size), byte(kind), byte(flags)} //nolint:gosec // bytes of it
+	binary.BigEndian.PutUint32(head[5:], id)
+	c.queue(head[:])
+	c.queue(payload)
+}
+
+// queue queues bytes, in as many chunks as it takes. The caller holds the lock.
+func (c *conn) queue(p []byte) {
+	c.queued += len(p)
+	for len(p) > 0 {
+		last := len(c.out) - 1
+		if last < 0 || len(c.out[last]) == chunkSize {
+			c.out = append(c.out, buffer())
+			last++
+		}
+		n := min(len(p), chunkSize-len(c.out[last]))
+		c.out[last] = append(c.out[last], p[:n]...)
+		p = p[n:]
+	}
 }
 
 // headers queues the header fields that the encoder has made, in as many frames

@@ -56,6 +56,10 @@ func (c *call) watch() error {
 	options.LastBookmark = time.Now().Add(lasts - bookmarkBefore)
 	ctx, cancel := context.WithTimeout(c.ctx, lasts)
 	defer cancel()
+	s := &stream{call: c, flusher: flusher, sent: c.watched(), bookmarks: q.AllowWatchBookmarks, begun: options.After}
+	if _, can := c.w.(FlushWriter); can {
+		options.Take = s.take
+	}
 	waited := false
 	w, err := c.Hub.Watch(ctx, options)
 	for ; errors.Is(err, store.ErrFuture); w, err = c.Hub.Watch(ctx, options) {
@@ -88,7 +92,6 @@ func (c *call) watch() error {
 		case <-ctx.Done():
 		}
 	}()
-	s := &stream{call: c, flusher: flusher, sent: c.watched(), bookmarks: q.AllowWatchBookmarks, begun: options.After}
 	s.open()
 	if !options.Initial {
 		seat.GiveBack(c.ctx)
@@ -221,11 +224,12 @@ func (s *stream) open() {
 	s.flusher.Flush()
 }
 
-// run writes until the watch, the client or the server ends. The client learns
-// of an error in an event, its own way.
+// run writes until the watch, the client or the server ends, which closes the
+// watcher. The client learns of an error in an event, its own way.
 func (s *stream) run(ctx context.Context, w *watch.Watcher) {
+	closed := context.WithoutCancel(ctx) // one less to wait for
 	for {
-		batch, err := w.Next(ctx)
+		batch, err := w.Next(closed)
 		if ctx.Err() != nil {
 			return
 		}
@@ -235,34 +239,84 @@ func (s *stream) run(ctx context.Context, w *watch.Watcher) {
 	}
 }
 
+// take writes a batch that others wait for as well, on their way: see
+// watch.Options. What cannot be written at once, or goes wrong, is for deliver.
+func (s *stream) take(batch watch.Batch) (taken bool) {
+	defer func() {
+		if recover() != nil {
+			taken = false // deliver meets it again, where it hurts nobody else
+		}
+	}()
+	s.frame = frames.Get().(*frame)
+	defer s.done()
+	text, err := s.encode(batch)
+	if err != nil || !s.w.(FlushWriter).TryWriteFlush(text) {
+		return false
+	}
+	s.count(batch)
+	return true
+}
+
 // deliver writes a batch, or the error that there was instead, and says
 // whether there may be more.
 func (s *stream) deliver(batch watch.Batch, err error) bool {
 	s.frame = frames.Get().(*frame)
+	defer s.done()
 	var text []byte
 	if err == nil {
-		text = s.shared(batch)
+		text, err = s.encode(batch)
 	}
-	if text == nil {
-		if err == nil {
-			err = s.encodeBatch(batch)
-		}
-		if err != nil {
-			s.encodeError(err)
-		}
+	if err != nil {
+		s.encodeError(err)
 		text = s.buf
 	}
-	if n := len(batch.Events); s.sent != nil && n > 0 {
-		s.sent.Add(float64(n))
-	}
-	_, gone := s.w.Write(text)
-	s.flusher.Flush()
-	s.release()
-	s.frame = nil
+	gone := s.pass(text)
+	s.count(batch)
 	if batch.InitialEnd {
 		seat.GiveBack(s.ctx) // from now on it waits for what others do
 	}
 	return gone == nil && err == nil
+}
+
+// encode is a batch as it is written. It is good until the frame is given back.
+func (s *stream) encode(batch watch.Batch) ([]byte, error) {
+	if text := s.shared(batch); text != nil {
+		return text, nil
+	}
+	err := s.encodeBatch(batch)
+	return s.buf, err
+}
+
+// done gives the frame back.
+func (s *stream) done() {
+	s.release()
+	s.frame = nil
+}
+
+// count counts the events that were written.
+func (s *stream) count(batch watch.Batch) {
+	if n := len(batch.Events); s.sent != nil && n > 0 {
+		s.sent.Add(float64(n))
+	}
+}
+
+// FlushWriter is an answer that can pass a part on to the client at once: Write
+// and Flush for the price of one.
+type FlushWriter interface {
+	WriteFlush(p []byte) (int, error)
+	// TryWriteFlush does so if it need not wait, and says whether it has.
+	TryWriteFlush(p []byte) bool
+}
+
+// pass passes events on to the client.
+func (s *stream) pass(text []byte) error {
+	if w, can := s.w.(FlushWriter); can {
+		_, err := w.WriteFlush(text)
+		return err
+	}
+	_, err := s.w.Write(text)
+	s.flusher.Flush()
+	return err
 }
 
 // The names of events on the wire. Compat: an object that comes into view is
