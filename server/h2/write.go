@@ -42,12 +42,16 @@ func (c *conn) write() {
 	}
 }
 
-// pass writes chunks to the client at once, and gives them back.
+// pass writes chunks to the client at once, and gives them back. One that has
+// many lets others run in between, who may have little to do.
 func (c *conn) pass(chunks [][]byte) error {
 	if c.below != nil {
 		c.below.begin()
 	}
-	for _, p := range chunks {
+	for i, p := range chunks {
+		if i > 0 {
+			runtime.Gosched()
+		}
 		if _, err := c.tls.Write(p); err != nil {
 			return err
 		}
