@@ -12,6 +12,7 @@ import (
 	"setpoint.dev/setpoint/metrics"
 	"setpoint.dev/setpoint/server/audit"
 	"setpoint.dev/setpoint/server/fair"
+	"setpoint.dev/setpoint/server/h2"
 	"setpoint.dev/setpoint/server/rest"
 	"setpoint.dev/setpoint/server/route"
 )
@@ -66,6 +67,15 @@ func (a *answer) bound(patience time.Duration) {
 		return
 	}
 	a.patience = patience
+}
+
+// take takes note of the place that the request has been let in to.
+func (a *answer) take(place *fair.Place) {
+	a.place = place
+	pace := place.Pace()
+	if w, can := a.ResponseWriter.(interface{ SetPace(p h2.Pace) }); can && pace != nil {
+		w.SetPace(pace)
+	}
 }
 
 // deadline bounds all writes of the connection.

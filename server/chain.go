@@ -302,7 +302,7 @@ func (s *Server) enter(a *answer, r *http.Request) (*http.Request, error) {
 	if !in {
 		return nil, errAnswered
 	}
-	a.place = place
+	a.take(place)
 	if route.From(r.Context()).Long() && place != nil {
 		// A watch counts as such when it has given its place back.
 		r = r.WithContext(seat.With(r.Context(), place))

@@ -17,10 +17,14 @@ import (
 // While somebody asks for little now and then there is one turn for every two
 // processors. While somebody does all the time, and there is a line, a pause comes
 // after each turn: processors are left over for what is done outside of turns, as
-// reading requests, deciding on them and encrypting answers. When nobody asks for
-// little, nobody takes turns.
+// reading requests and deciding on them. When nobody asks for little, nobody takes
+// turns.
+//
+// There are two of them: those who make answers take turns, and so do connections
+// that encrypt and write them, among themselves. One who makes an answer has to
+// wait for its connection, which could not go on if he had its turn.
 type bulk struct {
-	little atomic.Int64 // when somebody has asked for little the last time, in nanoseconds
+	little *atomic.Int64 // when somebody has asked for little the last time, in nanoseconds
 
 	mu   sync.Mutex      // guards the fields below
 	free int             // turns that nobody has
@@ -39,10 +43,9 @@ const (
 	pauses, pause = 2, time.Millisecond
 )
 
-func newBulk() *bulk { return &bulk{free: max(1, runtime.GOMAXPROCS(0)/2)} }
-
-// asksForLittle says that somebody does.
-func (b *bulk) asksForLittle(now time.Time) { b.little.Store(now.UnixNano()) }
+func newBulk(little *atomic.Int64) *bulk {
+	return &bulk{little: little, free: max(1, runtime.GOMAXPROCS(0)/2)}
+}
 
 // within says whether somebody has asked for little within a time.
 func (b *bulk) within(d time.Duration) bool { return time.Since(time.Unix(0, b.little.Load())) <= d }
@@ -129,4 +132,27 @@ func (t *turn) pass() {
 	default:
 		t.bulk.next()
 	}
+}
+
+// Pace has a connection take turns at encrypting and writing an answer of one who
+// reads much. One goroutine at a time may use it.
+type Pace struct {
+	place *Place
+	turn  *turn
+}
+
+// Work is called before each part is encrypted, and waits for a turn.
+func (p *Pace) Work() {
+	switch {
+	case p.place.follows():
+		runtime.Gosched()
+	case p.turn == nil || p.turn.over.Load():
+		p.turn = p.place.rules.wire.begin(context.Background())
+	}
+}
+
+// Rest is called when nothing more is there for the moment.
+func (p *Pace) Rest() {
+	p.turn.end()
+	p.turn = nil
 }

@@ -116,3 +116,40 @@ func TestWhoGoesIsNotGivenATurn(t *testing.T) {
 		turns(t, b) // all of them are there again
 	})
 }
+
+// TestPace has connections take turns at writing, which end when they rest or have
+// gone on for long; a watch that follows what others do needs none.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		paces, follow := fair.NewPaces(max(1, runtime.GOMAXPROCS(0)/2) + 1)
+		last := paces[len(paces)-1]
+		works := func(p *fair.Pace) <-chan time.Time {
+			at := make(chan time.Time, 1)
+			go func() {
+				p.Work()
+				at <- time.Now()
+			}()
+			synctest.Wait()
+			return at
+		}
+		for _, p := range paces[:len(paces)-1] {
+			<-works(p)
+			<-works(p) // as long as the turn lasts
+		}
+		begun := time.Now()
+		waits := works(last)
+		time.Sleep(time.Millisecond)
+		paces[0].Rest()
+		if took := (<-waits).Sub(begun); took != 3*time.Millisecond {
+			t.Errorf("the next turn came after %v", took)
+		}
+		follow()
+		begun = time.Now()
+		if took := (<-works(paces[0])).Sub(begun); took != 0 {
+			t.Errorf("a watch that follows waited for %v", took)
+		}
+		last.Rest()
+		last.Rest() // there may have been no turn
+		time.Sleep(time.Minute)
+	})
+}

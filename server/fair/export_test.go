@@ -2,6 +2,7 @@ package fair
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -30,13 +31,29 @@ func (g *Gate) Judge(who user.Info, what *request.RequestInfo) (here, upstream s
 type Bulk bulk
 
 // NewBulk makes one.
-func NewBulk() *Bulk { return (*Bulk)(newBulk()) }
+func NewBulk() *Bulk { return (*Bulk)(newBulk(new(atomic.Int64))) }
 
 // AsksForLittle says that somebody does.
-func (b *Bulk) AsksForLittle() { (*bulk)(b).asksForLittle(time.Now()) }
+func (b *Bulk) AsksForLittle() { b.little.Store(time.Now().UnixNano()) }
 
 // Begin waits for a turn, and returns what ends it; false when there is none.
 func (b *Bulk) Begin(ctx context.Context) (end func(), has bool) {
 	t := (*bulk)(b).begin(ctx)
 	return t.end, t != nil
+}
+
+// NewPaces are those of connections that each write an answer of one who reads
+// much, beside somebody who has just asked for little; follow says that the first
+// is of a watch, which has told what was there.
+func NewPaces(connections int) (paces []*Pace, follow func()) {
+	r := &rules{}
+	r.bulk, r.wire = newBulk(&r.little), newBulk(&r.little)
+	r.little.Store(time.Now().UnixNano())
+	for range connections {
+		paces = append(paces, (&Place{rules: r, ctx: context.Background()}).Pace())
+	}
+	return paces, func() {
+		paces[0].place.forget = func() {}
+		paces[0].place.given.Store(true)
+	}
 }

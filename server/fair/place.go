@@ -46,6 +46,18 @@ func (p *Place) Work() {
 	p.turn = p.rules.bulk.begin(p.ctx)
 }
 
+// Pace is for the connection that the answer is written to; nil when it need not
+// take turns.
+func (p *Place) Pace() *Pace {
+	if p == nil || p.ctx == nil {
+		return nil
+	}
+	return &Pace{place: p}
+}
+
+// follows says that a watch has told what was there, and waits for what others do.
+func (p *Place) follows() bool { return p.forget != nil && p.given.Load() }
+
 // GiveBack implements seat.Seat.
 func (p *Place) GiveBack() {
 	if p == nil || p.given.Swap(true) {
@@ -85,7 +97,7 @@ func again(failed any) {
 func (p *Place) sit(l *level, schema string, seats int) {
 	p.level, p.schema, p.seats, p.begun = l, schema, seats, time.Now()
 	if seats == 1 {
-		p.rules.bulk.asksForLittle(p.begun)
+		p.rules.little.Store(p.begun.UnixNano())
 	}
 	ctx := context.Background()
 	metrics.AddDispatch(ctx, l.name, schema)

@@ -28,6 +28,7 @@ type answer struct {
 	typed    bool     // the handler has said what the body is, or that it is nothing
 	dated    bool
 	patience time.Duration // how long a write waits for the client; 0 is forever
+	pace     Pace          // how fast the connection writes it; nil for as it comes
 }
 
 // smallWrites is how much is gathered of an answer that comes in pieces.
@@ -204,7 +205,7 @@ func (a *answer) TryWriteFlush(p []byte) bool {
 	a.wrote += int64(len(p))
 	for rest := p; len(rest) > 0; {
 		n := min(len(rest), int(c.maxFrame))
-		st.data(rest[:n], 0)
+		a.data(rest[:n], 0)
 		rest = rest[n:]
 	}
 	return true
@@ -218,6 +219,19 @@ func (a *answer) direct() bool {
 // SetPatience bounds how long each write from now on waits for its client; 0 is
 // forever. A write that need not wait costs nothing more for it.
 func (a *answer) SetPatience(d time.Duration) { a.patience = d }
+
+// Pace is how a connection goes about an answer of which there is much.
+type Pace interface {
+	// Work is called before each chunk that may have some of it is encrypted and
+	// written, and may wait.
+	Work()
+	// Rest is called after the last of them, until there is more.
+	Rest()
+}
+
+// SetPace says at what pace the connection writes the answer. The connection alone
+// uses it.
+func (a *answer) SetPace(p Pace) { a.pace = p }
 
 // SetWriteDeadline is for http.ResponseController.
 func (a *answer) SetWriteDeadline(at time.Time) error {
@@ -302,7 +316,7 @@ func (a *answer) send(p []byte, end bool) error {
 		if end && len(last) == 0 && n == int64(len(rest)) {
 			flags = http2.FlagDataEndStream
 		}
-		st.data(rest[:n], flags)
+		a.data(rest[:n], flags)
 		rest = rest[n:]
 	}
 	c.next() // whoever comes after us
@@ -322,8 +336,11 @@ func (a *answer) send(p []byte, end bool) error {
 
 // data queues a part of the body, for which there is room. The caller holds the
 // lock.
-func (st *stream) data(p []byte, flags http2.Flags) {
-	c := st.conn
+func (a *answer) data(p []byte, flags http2.Flags) {
+	st, c := a.st, a.st.conn
+	if a.pace != nil {
+		c.pace = a.pace
+	}
 	c.frame(http2.FrameData, flags, st.id, p)
 	c.wakeWriter()
 	st.window -= int64(len(p))

@@ -42,6 +42,7 @@ type conn struct {
 
 	out     [][]byte // frames that nobody has written yet, in chunks
 	queued  int      // bytes in out
+	pace    Pace     // of an answer that is in out; nil when none has one
 	encoder *hpack.Encoder
 	fields  []byte        // header fields as the encoder made them
 	writing bool          // the writer is at it, and will look again

@@ -543,3 +543,36 @@ func TestTryWriteFlush(t *testing.T) {
 		t.Errorf("%d bytes, want %d", len(body), len(want))
 	}
 }
+
+// pacer counts.
+type pacer struct{ works, rests atomic.Int64 }
+
+func (p *pacer) Work() { p.works.Add(1) }
+func (p *pacer) Rest() { p.rests.Add(1) }
+
+// TestPace has the connection write an answer at its pace, and others without.
+func TestPace(t *testing.T) {
+	const size = 4 << 20
+	var p pacer
+	url, client, _ := start(t, h2.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/much" {
+			w.(interface{ SetPace(p h2.Pace) }).SetPace(&p)
+		}
+		_, _ = w.Write(make([]byte, size))
+	})
+	if resp := get(t, client, url); len(resp.body) != size || p.works.Load() != 0 {
+		t.Errorf("%d bytes, %d times at a pace that nobody has set", len(resp.body), p.works.Load())
+	}
+	if resp := get(t, client, url+"/much"); len(resp.body) != size {
+		t.Errorf("%d bytes", len(resp.body))
+	}
+	if n := p.works.Load(); n < size>>16 {
+		t.Errorf("%d chunks", n)
+	}
+	if resp := get(t, client, url); len(resp.body) != size { // after which all before has been written
+		t.Errorf("%d bytes", len(resp.body))
+	}
+	if n := p.rests.Load(); n == 0 || n > p.works.Load() {
+		t.Errorf("%d rests of %d chunks", n, p.works.Load())
+	}
+}

@@ -30,10 +30,11 @@ func (c *conn) write() {
 			runtime.Gosched()
 			continue
 		}
-		taken, c.out, c.queued = c.out, taken[:0], 0
+		pace := c.pace
+		taken, c.out, c.queued, c.pace = c.out, taken[:0], 0, nil
 		c.next()
 		c.mu.Unlock()
-		if err := c.pass(taken); err != nil {
+		if err := c.pass(taken, pace); err != nil {
 			c.end(err)
 			_ = c.tls.NetConn().Close() // the reader need not wait
 			return
@@ -44,12 +45,18 @@ func (c *conn) write() {
 
 // pass writes chunks to the client at once, and gives them back. One that has
 // many lets others run in between, who may have little to do.
-func (c *conn) pass(chunks [][]byte) error {
+func (c *conn) pass(chunks [][]byte, pace Pace) error {
 	if c.below != nil {
 		c.below.begin()
 	}
+	if pace != nil {
+		defer pace.Rest()
+	}
 	for i, p := range chunks {
-		if i > 0 {
+		switch {
+		case pace != nil:
+			pace.Work()
+		case i > 0:
 			runtime.Gosched()
 		}
 		if _, err := c.tls.Write(p); err != nil {
