@@ -72,7 +72,7 @@ const (
 // mostAnswers.
 const (
 	mostQueued  = 512 << 10
-	mostPassing = 1 << 20
+	mostPassing = 4 << 20
 	mostAnswers = mostPassing + 1<<20
 )
 
