@@ -29,13 +29,12 @@ import (
 type Runtime struct {
 	// Socket is where it serves CRI, as a path.
 	Socket string
-	// Dir is a folder with all that it keeps.
-	Dir string
+	// Dir is a folder with all that it keeps, Log a file with all that it says.
+	Dir, Log string
 	// Bridge is the network interface of its pods, Subnet their addresses.
 	Bridge, Subnet string
 
 	process *exec.Cmd
-	log     string
 }
 
 // settings of containerd. Compat: a negative oom_score_adj needs a right that
@@ -128,7 +127,7 @@ func Open(ctx context.Context) (*Runtime, error) {
 	}
 	n := started.Add(1)
 	r := &Runtime{
-		Dir: dir, Socket: filepath.Join(dir, "containerd.sock"), log: filepath.Join(dir, "log"),
+		Dir: dir, Socket: filepath.Join(dir, "containerd.sock"), Log: filepath.Join(dir, "log"),
 		Bridge: fmt.Sprintf("sp%d-%d", os.Getpid()%1000000, n),
 		Subnet: fmt.Sprintf("10.%d.%d.0/24", 64+os.Getpid()/256%64, (os.Getpid()+int(n))%256),
 	}
@@ -180,7 +179,7 @@ func snapshotter(dir string) string {
 
 // Start starts the runtime again after Kill. It returns when it answers.
 func (r *Runtime) Start() error {
-	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(r.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -201,7 +200,7 @@ func (r *Runtime) Start() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			said, _ := os.ReadFile(r.log)
+			said, _ := os.ReadFile(r.Log)
 			return fmt.Errorf("containerd does not answer: %w\n%s", err, said)
 		}
 	}

@@ -64,6 +64,7 @@ type site struct {
 	killed map[string]int
 	kills  map[string]int
 	ends   map[string]int
+	off    int // starts that were called off
 }
 
 func newSite(t *testing.T, containerd bool) *site {
@@ -157,7 +158,7 @@ func (s *site) test(t *testing.T) {
 	all.Wait()
 	stop()
 	killer.Wait()
-	t.Logf("%d pods in %v, ended %v; killed %v", *lives, time.Since(begun).Round(time.Second), s.ends, s.kills)
+	t.Logf("%d pods in %v, ended %v; killed %v, starts called off %d", *lives, time.Since(begun).Round(time.Second), s.ends, s.kills, s.off)
 	s.awaitNode(t)
 	eventually(t, func() string { return left(count(t, s.user.nodeDir(), s.containerd), before, afterKills) })
 	t.Logf("left: %s", count(t, s.user.nodeDir(), s.containerd))

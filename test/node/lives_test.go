@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -114,8 +115,14 @@ func (s *site) live(t *testing.T, i int, chance *rand.Rand) {
 	killed := s.killed[name]
 	s.ends[kind+" "+string(last.Phase)]++
 	s.mu.Unlock()
-	for _, wrong := range l.judge(&last, folder, killed) {
-		t.Errorf("%s, whose holders were killed %d times: %s\n%+v", name, killed, wrong, last)
+	off := s.calledOff(t, name)
+	s.mu.Lock()
+	for _, n := range off {
+		s.off += n
+	}
+	s.mu.Unlock()
+	for _, wrong := range l.judge(&last, folder, killed, off) {
+		t.Errorf("%s, whose holders were killed %d times, and starts called off %v: %s\n%+v", name, killed, off, wrong, last)
 	}
 }
 
@@ -144,33 +151,45 @@ func (l *life) wrong(s *corev1.PodStatus) string {
 	return fmt.Sprintf("it is %+v", s)
 }
 
-// calledOff says that containerd called a start off whose agent was killed, when the
-// container may have run: one that is never started again has failed, others are
-// started once more, as under a kubelet.
-func calledOff(all []corev1.ContainerStatus) bool {
-	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool {
-		return slices.ContainsFunc([]*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated}, func(end *corev1.ContainerStateTerminated) bool {
-			return end != nil && end.Reason == "StartError" && strings.HasPrefix(end.Message, "failed to start containerd task") && strings.Contains(end.Message, "context canceled")
-		})
-	})
-}
+// Lines of containerd's log: which sandbox is a pod's, which container a sandbox's,
+// and which start was called off when it may have been made.
+var (
+	sandboxLine   = regexp.MustCompile(`msg="RunPodSandbox for &PodSandboxMetadata{Name:([^,]+),.* returns sandbox id \\"(\w+)\\"`)
+	containerLine = regexp.MustCompile(`msg="CreateContainer within sandbox \\"(\w+)\\" for &ContainerMetadata{Name:([^,]+),.* returns container id \\"(\w+)\\"`)
+	calledOffLine = regexp.MustCompile(`msg="StartContainer for \\"(\w+)\\" failed" error=".*failed to start containerd task.*context canceled`)
+)
 
-// again is how often containers run once more that are started again: each time that
-// who held them was killed, and at most as often as they were started again when one
-// of the starts was called off.
-func again(all []corev1.ContainerStatus, killed int) int {
-	if calledOff(all) {
-		for i := range all {
-			killed += int(all[i].RestartCount)
+// calledOff counts, for each container of a pod, the starts that containerd called
+// off because the agent that had asked for them was killed. Such a container may have
+// run: one that is never started again has failed, others are started once more, as
+// under a kubelet. A pod's status has only the last of them, the log has all.
+func (s *site) calledOff(t *testing.T, pod string) map[string]int {
+	t.Helper()
+	off := map[string]int{}
+	if s.containerd == nil {
+		return off
+	}
+	log, err := os.ReadFile(s.containerd.Log)
+	if err != nil {
+		t.Error(err)
+	}
+	sandboxes, containers := map[string]bool{}, map[string]string{}
+	for line := range strings.Lines(string(log)) {
+		if m := sandboxLine.FindStringSubmatch(line); m != nil {
+			sandboxes[m[2]] = m[1] == pod
+		} else if m := containerLine.FindStringSubmatch(line); m != nil && sandboxes[m[1]] {
+			containers[m[3]] = m[2]
+		} else if m := calledOffLine.FindStringSubmatch(line); m != nil && containers[m[1]] != "" {
+			off[containers[m[1]]]++
 		}
 	}
-	return killed
+	return off
 }
 
 // judge says what is not as declared in the end. Who holds a container and is
 // killed takes the container along: one that is never started again has failed,
-// others are started once more for each time.
-func (l *life) judge(s *corev1.PodStatus, folder string, killed int) []string {
+// others are started once more for each time, and for each start that was called off.
+func (l *life) judge(s *corev1.PodStatus, folder string, killed int, off map[string]int) []string {
 	var all []string
 	want := func(good bool, format string, args ...any) {
 		if !good {
@@ -187,16 +206,16 @@ func (l *life) judge(s *corev1.PodStatus, folder string, killed int) []string {
 	if phase == "" {
 		phase = corev1.PodRunning
 	}
-	off := calledOff(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses))
-	mayFail := l.policy == corev1.RestartPolicyNever && (killed > 0 || off)
+	disturbed := killed > 0 || len(off) > 0
+	mayFail := l.policy == corev1.RestartPolicyNever && disturbed
 	want(s.Phase == phase || mayFail && s.Phase == corev1.PodFailed, "it is %s, not %s", s.Phase, phase)
 	most := l.runs
 	if l.policy != corev1.RestartPolicyNever {
-		most += again(s.ContainerStatuses, killed)
+		most += killed + off["main"]
 	}
 	want(runs("main") <= most, "its container ran %d times, not %d", runs("main"), most)
 	want(runs("main") >= l.runs || mayFail, "its container ran %d times, not %d", runs("main"), l.runs)
-	if killed == 0 && !off {
+	if !disturbed {
 		for _, c := range s.ContainerStatuses {
 			// A start that is broken off with the agent counts, too.
 			want(int(c.RestartCount) >= l.runs-1, "it counts %d restarts, not %d", c.RestartCount, l.runs-1)
@@ -204,7 +223,7 @@ func (l *life) judge(s *corev1.PodStatus, folder string, killed int) []string {
 		}
 	}
 	if l.around {
-		want(runs("init") <= 1 && runs("side") <= 1+again(s.InitContainerStatuses, killed), "its init container ran %d times, its sidecar %d times", runs("init"), runs("side"))
+		want(runs("init") <= 1 && runs("side") <= 1+killed+off["side"], "its init container ran %d times, its sidecar %d times", runs("init"), runs("side"))
 	}
 	return all
 }

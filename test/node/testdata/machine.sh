@@ -13,8 +13,8 @@ name=setpoint-$(basename "$folder")
 groups() { awk '$3 == "cgroup" || $3 == "cgroup2" { print $2, $3, $4 }' /proc/self/mounts; }
 
 inside() {
-	# What others have mounted for a while is theirs.
-	awk '$2 ~ "^/(tmp|run|var)/" { print $2 }' /proc/self/mounts | while read -r at; do umount -l "$at"; done
+	# What others have mounted for a while is theirs. The last goes first: one may lie in another.
+	awk '$2 ~ "^/(tmp|run|var)/" { print $2 }' /proc/self/mounts | tac | while read -r at; do umount -l "$at"; done
 	mount -t proc proc /proc
 	held=$(groups)
 	mount -t sysfs sysfs /sys
