@@ -381,7 +381,7 @@ func TestInformersInAFork(t *testing.T) {
 			if got != want {
 				t.Errorf("the informer saw %s, want %s", got, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("the informer never saw %s", want)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds every wait for the server.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 

@@ -629,7 +629,7 @@ func TestRetention(t *testing.T) {
 			for i := range 500 {
 				commit(t, s, put("x", fmt.Sprint(i), store.Any))
 			}
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(2 * time.Minute)
 			for {
 				_, err := changes(t, s, store.Main, 300)
 				if errors.Is(err, store.ErrCompacted) {
@@ -696,7 +696,7 @@ func TestForkHistoryBeginsBehindWhatIsCompacted(t *testing.T) {
 			for i := range 20 {
 				commit(t, s, in("dev", put("y", fmt.Sprint(i), store.Any)))
 			}
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(2 * time.Minute)
 			for {
 				var got []store.Revision
 				for c, err := range s.History(t.Context(), "dev", "pods", "x") {

@@ -101,7 +101,7 @@ func start(t testing.TB, h *watch.Hub, o watch.Options) *watch.Watcher {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 func next(t testing.TB, w *watch.Watcher) watch.Batch {
 	t.Helper()

@@ -312,12 +312,12 @@ func TestAWebhookThatBlocksItself(t *testing.T) {
 	}
 	create("other", nil)
 	create("hook", labels)
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(said(), "webhook a.example.org is served by service default/hook, whose pods it keeps from being created"); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !strings.Contains(said(), "webhook a.example.org is served by service default/hook, whose pods it keeps from being created"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the configuration says %q", said())
 		}
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		events, err := f.client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=MutatingWebhookConfiguration,involvedObject.name=test"})
 		if err != nil {
 			t.Fatal(err)
@@ -333,7 +333,7 @@ func TestAWebhookThatBlocksItself(t *testing.T) {
 		[]byte(`[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Ignore"}]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(60 * time.Second); said() != ""; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); said() != ""; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("mended, and yet the configuration says %q", said())
 		}

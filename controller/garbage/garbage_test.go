@@ -78,7 +78,7 @@ func (w world) names(ctx context.Context) string {
 
 func (w world) eventually(what func(ctx context.Context) string, want string) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 	defer cancel()
 	for got := what(ctx); got != want; got = what(ctx) {
 		select {

@@ -17,7 +17,7 @@ import (
 
 func eventually(t *testing.T, what func(ctx context.Context) string, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for got := what(ctx); got != want; got = what(ctx) {
 		select {

@@ -46,7 +46,7 @@ func plane(t *testing.T) kubernetes.Interface {
 // eventually waits until holds returns "".
 func eventually(t *testing.T, holds func(ctx context.Context) string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
 		wrong := holds(ctx)

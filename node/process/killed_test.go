@@ -258,7 +258,7 @@ func shell(t *testing.T, client *cri.Client, name, script string) (pod, id strin
 // ended waits for a container's end.
 func ended(t *testing.T, client *cri.Client, id string) *runtimeapi.ContainerStatus {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		s, err := client.Runtime.ContainerStatus(t.Context(), id, false)
 		if err != nil {
 			t.Fatal(err)

@@ -155,7 +155,7 @@ func TestRun(t *testing.T) {
 	}()
 	until := func(what string, is func(*corev1.Node) bool) *corev1.Node {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			node, err := admin.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 			if err == nil && is(node) {
 				return node
@@ -197,7 +197,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("the node is %s", second.Name)
 	}
 	var lease *coordinationv1.Lease
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if lease, err = admin.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), "n1", metav1.GetOptions{}); err == nil {
 			break
 		}

@@ -155,7 +155,7 @@ func TestToken(t *testing.T) {
 	hour := int64(3600)
 	p := &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &hour, Path: "token"}
 	var token string
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		var err error
 		if token, err = s.source.Token(ctx, pod, p); err == nil {
 			break

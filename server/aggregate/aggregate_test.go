@@ -40,7 +40,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func services(cfg *rest.Config) registration.APIServiceInterface {
 	return aggregator.NewForConfigOrDie(cfg).ApiregistrationV1().APIServices()

@@ -25,7 +25,7 @@ import (
 
 // patience bounds every wait for an issuer, which is looked for every 10
 // seconds.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 func write(t *testing.T, name, content string) string {
 	t.Helper()

@@ -50,7 +50,7 @@ func TestRecordingIsKubeAPIServers(t *testing.T) {
 	client := startPeer(t)
 	// The kubernetes service and its endpoints come last.
 	var lines []string
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		lines = nil
 		done := true
 		for _, p := range peerPaths {

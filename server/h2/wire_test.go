@@ -50,7 +50,7 @@ func connect(t *testing.T, url string) *tls.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	return c
 }
 
@@ -344,7 +344,7 @@ func TestConnectionsThatBeginAtTheEnd(t *testing.T) {
 				_ = c.Close() // it is not used
 			}
 		}
-		_ = late.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = late.SetDeadline(time.Now().Add(2 * time.Minute))
 		c := tls.Client(late, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) //nolint:gosec // on loopback
 		if _, err := io.WriteString(c, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ func TestKubectlReachesOtherServers(t *testing.T) {
 		s.Register(t, p.Config)
 		k := &kubectl{command, p.Kubeconfig, t.TempDir()}
 		k.day(t, []step{
-			{run: "wait --for=condition=Available apiservice/v1.garden.example.com --timeout=20s", want: []string{"condition met"}},
+			{run: "wait --for=condition=Available apiservice/v1.garden.example.com --timeout=110s", want: []string{"condition met"}},
 			{run: "get apiservices", want: []string{"v1.garden.example.com", "default/garden", "v1.apps", "Local", "True"}},
 			{run: "api-resources --api-group=garden.example.com", want: []string{"plants", "garden.example.com/v1", "true", "Plant"}},
 			{run: "api-versions", want: []string{"garden.example.com/v1", "apps/v1"}},

@@ -72,7 +72,7 @@ var customDay = []step{
 	{run: "get network", err: "the server could not find the requested resource"},
 
 	{run: "create -f -", stdin: canaryDefinition, want: []string{"canaries.example.org created"}},
-	{run: "wait --for=condition=Established crd/canaries.example.org --timeout=10s", want: []string{"condition met"}},
+	{run: "wait --for=condition=Established crd/canaries.example.org --timeout=110s", want: []string{"condition met"}},
 	{run: "api-resources --api-group=example.org", want: []string{"canaries", "cn", "example.org/v1", "true", "Canary"}},
 	{run: "explain canary.spec", want: []string{"song", "Song is what it sings.", "replicas"}},
 	{run: "explain canary", want: []string{"KIND:", "Canary sings."}},

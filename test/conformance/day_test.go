@@ -120,7 +120,7 @@ var day = []struct {
 		{run: "describe pod a", want: []string{"Name:         a", "Node:         n1"}},
 		{run: "describe deployment nginx", want: []string{"nginx:1.9"}},
 		{run: "get --raw /api/v1/namespaces/default", want: []string{`"kind":"Namespace"`}},
-		{run: "wait --for=jsonpath={.status.phase}=Pending pod/a --timeout=10s", want: []string{"pod/a condition met"}},
+		{run: "wait --for=jsonpath={.status.phase}=Pending pod/a --timeout=110s", want: []string{"pod/a condition met"}},
 		{run: "wait --for=condition=Ready pod/a --timeout=1s", err: "timed out waiting for the condition on pods/a"},
 		{run: "explain deployment.spec.replicas", want: []string{"FIELD: replicas <integer>", "Number of desired pods"}},
 		{run: "explain pods --recursive", want: []string{"nodeName"}},

@@ -25,7 +25,7 @@ var anyKubectl = flag.String("kubectl", os.Getenv("SETPOINT_KUBECTL"), "another 
 var stock = []string{"kubectl-1.36", "kubectl-1.35"}
 
 // patience bounds every wait for the server.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // kubectl is one kubectl and the control plane that it talks to.
 type kubectl struct {
@@ -152,7 +152,7 @@ func (k *kubectl) watching(t *testing.T) {
 	type result struct{ answer }
 	done := make(chan result, 1)
 	go func() {
-		done <- result{k.run(t, nil, "", "wait", "--for=jsonpath={.spec.replicas}=6", "deployment/nginx", "--timeout=20s")}
+		done <- result{k.run(t, nil, "", "wait", "--for=jsonpath={.spec.replicas}=6", "deployment/nginx", "--timeout=110s")}
 	}()
 	k.day(t, []step{{run: "scale deployment nginx --replicas=6", want: []string{"deployment.apps/nginx scaled"}}})
 	if a := (<-done).answer; a.code != 0 || !strings.Contains(a.out, "condition met") {

@@ -191,7 +191,7 @@ func register(t *testing.T, p *apptest.Plane, number int, ca []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); !helper.IsAPIServiceConditionTrue(s, apiregistrationv1.Available); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !helper.IsAPIServiceConditionTrue(s, apiregistrationv1.Available); time.Sleep(10 * time.Millisecond) {
 		if s, err = services.Get(t.Context(), s.Name, metav1.GetOptions{}); err != nil || time.Now().After(deadline) {
 			t.Fatalf("not available: %+v, %v", s.Status, err)
 		}
@@ -293,7 +293,7 @@ func TestNobodySpeaksForOthersToAnExtensionServer(t *testing.T) {
 	}
 	// The extension server comes to know by and by whom to believe; till then
 	// this is nobody's request.
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		code, body := forge(t, c, client.Host)
 		if code == http.StatusForbidden && strings.Contains(body, "system:anonymous") && time.Now().Before(deadline) {
 			c.CloseIdleConnections()

@@ -284,7 +284,7 @@ func (w *world) watch(query string) func(n int) []string {
 			select {
 			case e := <-events:
 				got = append(got, tell(e))
-			case <-time.After(10 * time.Second):
+			case <-time.After(2 * time.Minute):
 				return got
 			}
 		}

@@ -64,9 +64,9 @@ func (w *world) apply(path, file string) object {
 	if inJSON, err := yaml.YAMLToJSON(text); err != nil {
 		w.t.Fatal(err)
 	} else if raw := w.inProtobuf(inJSON); raw != nil {
-		got = w.send("POST", path+"?timeout=20s", raw, "Accept", w.accepts(), "Content-Type", protobufType)
+		got = w.send("POST", path+"?timeout=50s", raw, "Accept", w.accepts(), "Content-Type", protobufType)
 	} else {
-		got = w.send("POST", path+"?timeout=20s", text, "Accept", jsonType, "Content-Type", "application/yaml")
+		got = w.send("POST", path+"?timeout=50s", text, "Accept", jsonType, "Content-Type", "application/yaml")
 	}
 	if got.code != http.StatusCreated || pendingOf(got.body) != nil {
 		w.t.Fatalf("%s: %v", file, got)
@@ -98,7 +98,7 @@ func TestAControllerOf2018(t *testing.T) {
 		for _, me := range []string{"first.k8s.io", "envoy.initializer.kubernetes.io"} {
 			w.controller(me)
 		}
-		got := within(w.t, w.creating("x", nil, "?timeout=20s"))
+		got := within(w.t, w.creating("x", nil, "?timeout=50s"))
 		if got.code != http.StatusCreated || pendingOf(got.body) != nil {
 			w.t.Fatalf("%v", got)
 		}

@@ -374,7 +374,7 @@ func within(t *testing.T, got <-chan answer) answer {
 	select {
 	case a := <-got:
 		return a
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("no answer")
 		return answer{}
 	}
@@ -393,7 +393,7 @@ func still(t *testing.T, got <-chan answer) {
 // eventually waits until something holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if holds() {
 			return
 		}

@@ -31,7 +31,7 @@ import (
 )
 
 // patience bounds every wait for the server.
-const patience = 5 * time.Second
+const patience = time.Minute
 
 // format is how bodies look on the wire.
 type format struct {

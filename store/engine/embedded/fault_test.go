@@ -203,7 +203,7 @@ func TestFaultAtEverySite(t *testing.T) {
 				inject := &failing{family: c.family, n: n, err: c.err}
 				w := &work{h: h, fs: errorfs.Wrap(disk, inject)}
 				var err error
-				within(t, 30*time.Second, func() { err = w.run(t.Context()) })
+				within(t, 2*time.Minute, func() { err = w.run(t.Context()) })
 				where := inject.hit.Load()
 				mu.Lock()
 				defer mu.Unlock()
