@@ -155,14 +155,9 @@ func soon(do func() answer) <-chan answer {
 // waits returns once the object is stored, and what it waits for.
 func (w *world) waits(name string) []string {
 	w.t.Helper()
-	for range 600 {
-		if got := w.get(name); got.code == http.StatusOK {
-			return pendingOf(got.body)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	w.t.Fatalf("%s is not stored", name)
-	return nil
+	var got answer
+	eventually(w.t, name+" is stored", func() bool { got = w.get(name); return got.code == http.StatusOK })
+	return pendingOf(got.body)
 }
 
 func (w *world) get(name string) answer {
