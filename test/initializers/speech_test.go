@@ -140,8 +140,12 @@ func (w *world) create(name string, initializers any, query string) answer {
 	return w.write("POST", w.path()+query, w.thing(name, initializers))
 }
 
-// creating creates an object; its answer comes when it comes.
+// creating creates an object; its answer comes when it comes, which may be late on a
+// busy machine.
 func (w *world) creating(name string, initializers any, query string) <-chan answer {
+	if query == "" {
+		query = "?timeout=55s"
+	}
 	return soon(func() answer { return w.create(name, initializers, query) })
 }
 
