@@ -61,7 +61,8 @@ func (l *life) pod(name, folder string, chance *rand.Rand) *corev1.Pod {
 		always := corev1.ContainerRestartPolicyAlways
 		side := container("side", "trap 'exit 0' TERM; sleep 1000 & wait")
 		side.RestartPolicy = &always
-		side.StartupProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"grep", "run", "/data/side"}}}}
+		// One that is slow on a busy machine must not end the sidecar.
+		side.StartupProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 20, FailureThreshold: 100, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"grep", "run", "/data/side"}}}}
 		p.Spec.InitContainers = []corev1.Container{container("init", "sleep 0.1"), side}
 	}
 	return p

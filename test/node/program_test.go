@@ -91,7 +91,7 @@ func (u *user) start(t *testing.T, args ...string) *daemon {
 	t.Cleanup(func() {
 		_ = d.kill() // it may have ended
 		if said := d.said(); t.Failed() {
-			t.Logf("the end of what setpoint %s said:\n%s", args[0], said[max(0, len(said)-30_000):])
+			t.Logf("the end of what setpoint %s said:\n%s", args[0], said[max(0, len(said)-2_000):])
 		}
 	})
 	return d
