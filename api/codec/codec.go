@@ -50,6 +50,9 @@ func New(scheme *runtime.Scheme) *Codec {
 	}
 	c := &Codec{Scheme: scheme, convert: converter{scheme}, media: map[string]runtime.SerializerInfo{}}
 	for _, info := range serializer.NewCodecFactory(scheme, more...).SupportedMediaTypes() {
+		if info.MediaType == JSON {
+			info.Serializer = quickWriter{info.Serializer}
+		}
 		c.media[info.MediaType] = carrying(info)
 	}
 	return c

@@ -1,6 +1,9 @@
 package codec
 
 import (
+	"io"
+	"sync"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -60,3 +63,28 @@ func readUntyped(body []byte, u *unstructured.Unstructured, kind *schema.GroupVe
 	got := *kind
 	return u, &got, true
 }
+
+// quickWriter is a serializer that writes typed objects in JSON in one pass. All
+// others, and all that has to be said about an object, are the serializer's.
+type quickWriter struct{ runtime.Serializer }
+
+// Encode implements runtime.Encoder.
+func (q quickWriter) Encode(obj runtime.Object, w io.Writer) error {
+	room := rooms.Get().(*[]byte)
+	defer rooms.Put(room)
+	b, ok := onepass.Append((*room)[:0], obj)
+	if cap(b) <= maxRoom {
+		*room = b
+	}
+	if !ok {
+		return q.Serializer.Encode(obj, w)
+	}
+	_, err := w.Write(append(b, '\n'))
+	return err
+}
+
+// rooms are what objects are written into before it is known how long they are; a room
+// that was needed for a large one is not kept.
+var rooms = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxRoom = 64 << 10

@@ -14,6 +14,8 @@ import (
 	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
+
+	"setpoint.dev/setpoint/api/onepass"
 )
 
 // Shape is what an object without a Go type has instead of one.
@@ -117,12 +119,8 @@ func encodeUntyped(obj runtime.Object, revision string) (value []byte, revAt int
 	delete(about, "resourceVersion")
 	b := make([]byte, 0, untypedSize)
 	b = append(b, `{"apiVersion":`...)
-	if b, err = appendText(b, u.GetAPIVersion()); err != nil {
-		return nil, 0, err
-	}
-	if b, err = appendText(append(b, `,"kind":`...), u.GetKind()); err != nil {
-		return nil, 0, err
-	}
+	b = onepass.AppendText(b, u.GetAPIVersion())
+	b = onepass.AppendText(append(b, `,"kind":`...), u.GetKind())
 	b = append(b, `,"metadata":{"resourceVersion":"`...)
 	revAt = len(b)
 	b = append(append(b, revision...), '"')
@@ -139,9 +137,7 @@ func encodeUntyped(obj runtime.Object, revision string) (value []byte, revAt int
 		if name == "apiVersion" || name == "kind" || name == "metadata" {
 			continue
 		}
-		if b, err = appendText(append(b, ','), name); err != nil {
-			return nil, 0, err
-		}
+		b = onepass.AppendText(append(b, ','), name)
 		if b, err = appendValue(append(b, ':'), u.Object[name]); err != nil {
 			return nil, 0, err
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"setpoint.dev/setpoint/api/onepass"
 )
 
 // appendValue appends the JSON of a value of an object without a Go type. It is
@@ -19,7 +21,7 @@ func appendValue(b []byte, v any) ([]byte, error) {
 	case int64:
 		return strconv.AppendInt(b, v, 10), nil
 	case string:
-		return appendText(b, v)
+		return onepass.AppendText(b, v), nil
 	case []any:
 		if v == nil {
 			return append(b, "null"...), nil
@@ -46,29 +48,14 @@ func appendValue(b []byte, v any) ([]byte, error) {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			if b, err = appendText(b, name); err != nil {
-				return nil, err
-			}
-			if b, err = appendValue(append(b, ':'), v[name]); err != nil {
+			b = append(onepass.AppendText(b, name), ':')
+			if b, err = appendValue(b, v[name]); err != nil {
 				return nil, err
 			}
 		}
 		return append(b, '}'), nil
 	}
 	return appendOther(b, v)
-}
-
-// appendText appends a text. Most have nothing in them that is written in
-// another way.
-func appendText(b []byte, s string) ([]byte, error) {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			return appendOther(b, s)
-		}
-	}
-	b = append(b, '"')
-	b = append(b, s...)
-	return append(b, '"'), nil
 }
 
 func appendOther(b []byte, v any) ([]byte, error) {

@@ -1,10 +1,11 @@
-// Package onepass reads the JSON of objects in one pass.
+// Package onepass reads and writes the JSON of objects in one pass.
 //
 // In comes JSON; out goes what sigs.k8s.io/json makes of it, in a third of the
-// time: a type is looked at once, and text is looked at once. What is not plain
+// time: a type is looked at once, and text is looked at once. And in comes an object,
+// and out goes what encoding/json writes. What is not plain
 // is not read here: JSON with mistakes, with fields that the type does not
 // know, or with fields that are there twice. Then, and for types that ask for
-// more than objects of the API do, the answer is false, and others read it and
+// more than objects of the API do, the answer is false, and others read or write it and
 // say what is wrong in the words that clients know. So what is read here is
 // good for strict readers, too.
 //

@@ -279,4 +279,24 @@ func BenchmarkPod(b *testing.B) {
 			}
 		}
 	})
+	b.Run("write", func(b *testing.B) {
+		b.SetBytes(int64(len(data)))
+		b.ReportAllocs()
+		var room []byte
+		for b.Loop() {
+			var ok bool
+			if room, ok = onepass.Append(room[:0], obj); !ok {
+				b.Fatal("not written")
+			}
+		}
+	})
+	b.Run("write by encoding/json", func(b *testing.B) {
+		b.SetBytes(int64(len(data)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := json.Marshal(obj); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

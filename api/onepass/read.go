@@ -15,7 +15,7 @@ func Read(data []byte, into any) bool {
 		return false
 	}
 	p := planOf(v.Type().Elem())
-	if p == nil {
+	if p.unread {
 		return false
 	}
 	r := reader{data: data}
@@ -145,13 +145,14 @@ func (m maker) slice(p *plan) {
 	of := p.typ.Elem()
 	if of.Kind() == reflect.Uint8 {
 		if of != reflect.TypeFor[byte]() {
-			p.unfit = true
+			p.unfit()
 		}
-		p.read = readBytes
+		p.read, p.write = readBytes, writeBytes
 		return
 	}
 	item := m.plan(of)
 	t, size := p.typ, of.Size()
+	p.write = writeSlice(item, size)
 	p.read = func(r *reader, at unsafe.Pointer) {
 		if r.isNull() {
 			return
@@ -188,14 +189,15 @@ func (m maker) mapping(p *plan) {
 	t := p.typ
 	key := t.Key()
 	if key.Kind() != reflect.String || reflect.PointerTo(key).Implements(textUnmarshaler) {
-		p.unfit = true
+		p.unfit()
 		return
 	}
 	if t == reflect.TypeFor[map[string]string]() {
-		p.read = readTexts
+		p.read, p.write = readTexts, writeTexts
 		return
 	}
 	item := m.plan(t.Elem())
+	p.write, p.unwritten = writeMap(t, item), !isWrittenInMaps(t)
 	p.read = func(r *reader, at unsafe.Pointer) {
 		if r.isNull() {
 			return

@@ -11,49 +11,46 @@ import (
 )
 
 // plan is what is known about a type: how a value of it is read into its place
-// in memory.
+// in memory, and how it is written from there.
 type plan struct {
-	typ  reflect.Type
-	read func(r *reader, at unsafe.Pointer)
-	// unfit is set for types that are not for this package, or have a part that
-	// is not.
-	unfit bool
+	typ   reflect.Type
+	read  func(r *reader, at unsafe.Pointer)
+	write func(w *writer, at unsafe.Pointer)
+	// unread and unwritten are set for types that this package does not read, or write,
+	// or that have a part of which that is true.
+	unread, unwritten bool
 }
+
+// unfit makes it the plan of a type that is not for this package.
+func (p *plan) unfit() { p.unread, p.unwritten = true, true }
 
 // plans are made once for each type.
 var plans sync.Map // reflect.Type -> *plan
 
-// planOf is the plan of a type; nil when it is not for this package.
+// planOf is the plan of a type.
 func planOf(t reflect.Type) *plan {
 	if p, ok := plans.Load(t); ok {
-		return fit(p.(*plan))
+		return p.(*plan)
 	}
 	m := maker{}
-	m.plan(t)
+	mine := m.plan(t)
+	// A type is as fit as the least fit that it refers to. Which of them is to blame
+	// matters to nobody but the one asked for.
+	var all plan
+	for _, p := range m {
+		all.unread, all.unwritten = all.unread || p.unread, all.unwritten || p.unwritten
+	}
+	if all.unread || all.unwritten {
+		mine.unread, mine.unwritten = all.unread, all.unwritten
+		m = maker{t: mine}
+	}
 	// A plan is published together with all that it refers to. Of two that were
 	// made at a time, both are good.
-	unfit := false
-	for _, p := range m {
-		unfit = unfit || p.unfit
-	}
-	if unfit {
-		// Which of them is to blame matters to nobody but the one asked for.
-		p := &plan{typ: t, unfit: true}
-		plans.Store(t, p)
-		return nil
-	}
 	for t, p := range m {
 		plans.LoadOrStore(t, p)
 	}
 	p, _ := plans.Load(t)
-	return fit(p.(*plan))
-}
-
-func fit(p *plan) *plan {
-	if p.unfit {
-		return nil
-	}
-	return p
+	return p.(*plan)
 }
 
 // maker makes plans of types that may refer to each other.
@@ -62,6 +59,8 @@ type maker map[reflect.Type]*plan
 var (
 	unmarshaler     = reflect.TypeFor[json.Unmarshaler]()
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+	marshaler       = reflect.TypeFor[json.Marshaler]()
+	textMarshaler   = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
 func (m maker) plan(t reflect.Type) *plan {
@@ -71,32 +70,42 @@ func (m maker) plan(t reflect.Type) *plan {
 	p := &plan{typ: t}
 	m[t] = p // before its parts, which may be of the same type
 	pointer := reflect.PointerTo(t)
-	switch {
-	case t.Kind() == reflect.Pointer:
+	if t.Kind() == reflect.Pointer {
 		m.pointer(p)
-	case pointer.Implements(unmarshaler):
-		p.read = readItself(t)
-	case pointer.Implements(textUnmarshaler):
-		p.unfit = true
-	default:
+		return p
+	}
+	reads, writes := pointer.Implements(unmarshaler), pointer.Implements(marshaler)
+	if !reads || !writes {
 		m.kind(p)
+	}
+	switch {
+	case reads:
+		p.read, p.unread = readItself(t), false
+	case pointer.Implements(textUnmarshaler):
+		p.unread = true
+	}
+	switch {
+	case writes:
+		p.write, p.unwritten = writeItself(t), false
+	case pointer.Implements(textMarshaler):
+		p.unwritten = true
 	}
 	return p
 }
 
-// kind makes the plan of a type that has no say in how it is read.
+// kind makes the plan of a type that has no say in how it is read, or written.
 func (m maker) kind(p *plan) {
 	switch p.typ.Kind() {
 	case reflect.String:
-		p.read = readString
+		p.read, p.write = readString, writeString
 	case reflect.Bool:
-		p.read = readBool
+		p.read, p.write = readBool, writeBool
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		p.read = readInt(p.typ)
+		p.read, p.write = readInt(p.typ), writeInt(p.typ)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		p.read = readUint(p.typ)
+		p.read, p.write = readUint(p.typ), writeUint(p.typ)
 	case reflect.Float64:
-		p.read = readFloat
+		p.read, p.write = readFloat, writeFloat
 	case reflect.Slice:
 		m.slice(p)
 	case reflect.Map:
@@ -104,17 +113,24 @@ func (m maker) kind(p *plan) {
 	case reflect.Struct:
 		m.structure(p)
 	default:
-		p.unfit = true
+		p.unfit()
 	}
 }
 
 func (m maker) pointer(p *plan) {
 	of := p.typ.Elem()
 	if of.Kind() == reflect.Pointer {
-		p.unfit = true
+		p.unfit()
 		return
 	}
 	to := m.plan(of)
+	p.write = func(w *writer, at unsafe.Pointer) {
+		if it := *(*unsafe.Pointer)(at); it == nil {
+			w.null()
+		} else {
+			to.write(w, it)
+		}
+	}
 	p.read = func(r *reader, at unsafe.Pointer) {
 		if r.isNull() {
 			return
@@ -140,15 +156,19 @@ type field struct {
 	name   string
 	offset uintptr
 	of     *plan
+	// label is how the field begins when it is written, and omits says that it is not;
+	// nil for never.
+	label string
+	omits func(at unsafe.Pointer) bool
 }
 
 func (m maker) structure(p *plan) {
 	s := &structure{byName: map[string]int{}}
 	if !s.gather(m, p.typ, 0) || len(s.fields) > maxFields {
-		p.unfit = true
+		p.unfit()
 		return
 	}
-	p.read = s.read
+	p.read, p.write = s.read, s.write
 }
 
 // maxFields is how many fields a struct may have: those that were read are kept
@@ -182,11 +202,16 @@ func (s *structure) gather(m maker, t reflect.Type, offset uintptr) bool {
 		if name == "" {
 			name = f.Name
 		}
-		if _, twice := s.byName[name]; twice || slices.Contains(strings.Split(options, ","), "string") {
+		has := strings.Split(options, ",")
+		if _, twice := s.byName[name]; twice || slices.Contains(has, "string") {
 			return false
 		}
 		s.byName[name] = len(s.fields)
-		s.fields = append(s.fields, field{name, offset + f.Offset, m.plan(f.Type)})
+		s.fields = append(s.fields, field{
+			name: name, offset: offset + f.Offset, of: m.plan(f.Type),
+			label: string(AppendText(nil, name)) + ":",
+			omits: either(slices.Contains(has, "omitempty"), isEmpty(f.Type), slices.Contains(has, "omitzero"), isZero(f.Type)),
+		})
 	}
 	return true
 }
