@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/merge"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 // beforeFirst owns what was there before the first apply to an object without a
@@ -119,7 +120,7 @@ func (m *Manager) merged(live, applied runtime.Object, owners record, self who, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to convert live object (%v) to proper version: %w", describe(live), err)
 	}
-	want, err := m.Types.ObjectToTyped(applied)
+	want, err := m.wanted(applied)
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to create typed patch object (%v): %w", describe(applied), err)
 	}
@@ -131,7 +132,7 @@ func (m *Manager) merged(live, applied runtime.Object, owners record, self who, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to create typed live object (%v): %w", describe(shown), err)
 	}
-	all, after, err := m.mergeAll(have, want, owners, self, force)
+	all, after, err := m.mergeAll(have, want.value, owners, self, force)
 	if err != nil || all == nil {
 		return nil, after, err
 	}
@@ -139,10 +140,34 @@ func (m *Manager) merged(live, applied runtime.Object, owners record, self who, 
 	return obj, after, err
 }
 
+// wanted is what is applied, and the fields that it names, nil if they cannot be told.
+type wanted struct {
+	value  *typed.TypedValue
+	fields *fieldpath.Set
+}
+
+func (m *Manager) wanted(applied runtime.Object) (wanted, error) {
+	manifest, isMap := applied.(*unstructured.Unstructured)
+	if s, err := m.shape(); err == nil && isMap {
+		if fields, ok := s.named(manifest.Object); ok {
+			return wanted{typed.AsTypedUnvalidated(value.NewValueInterface(manifest.Object), s.schema, s.ref), fields}, nil //nolint:staticcheck // it is valid
+		}
+	}
+	want, err := m.Types.ObjectToTyped(applied)
+	if err != nil {
+		return wanted{}, err
+	}
+	fields, err := want.ToFieldSet()
+	if err != nil {
+		fields = nil
+	}
+	return wanted{want, fields}, nil
+}
+
 // mergePart merges with a look at those parts only that the applied object
 // names. An odd error says that it takes a look at all.
-func (m *Manager) mergePart(shown, applied runtime.Object, want *typed.TypedValue, owners record, self who, force bool) (runtime.Object, record, error) {
-	if !owners.allIn(m.version) {
+func (m *Manager) mergePart(shown, applied runtime.Object, want wanted, owners record, self who, force bool) (runtime.Object, record, error) {
+	if want.fields == nil || !owners.allIn(m.version) {
 		return nil, nil, errOdd
 	}
 	c := m.newComparison()
@@ -150,11 +175,19 @@ func (m *Manager) mergePart(shown, applied runtime.Object, want *typed.TypedValu
 	if c.shape, err = m.shape(); err != nil {
 		return nil, nil, errOdd
 	}
-	owners, err = c.claim(owners, want, self)
+	owners, err = c.claim(owners, want.fields, self)
 	if err != nil {
 		return nil, nil, errOdd
 	}
-	g, err := m.newGraft(shown, applied, want)
+	if len(owners) == 1 && isBlank(shown) {
+		obj, err := asApplied(shown, applied)
+		if err != nil {
+			return nil, nil, errOdd
+		}
+		obj, err = m.defaulted(obj, applied)
+		return obj, owners, err
+	}
+	g, err := m.newGraft(shown, applied, want.value)
 	if err != nil {
 		return nil, nil, errOdd
 	}
@@ -183,12 +216,8 @@ func (m *Manager) mergePart(shown, applied runtime.Object, want *typed.TypedValu
 
 // claim is the record with the applier as the owner of all it wants; odd when it
 // has given up something.
-func (c *comparison) claim(owners record, want *typed.TypedValue, self who) (record, error) {
+func (c *comparison) claim(owners record, wanted *fieldpath.Set, self who) (record, error) {
 	owners, err := c.fit(owners)
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := want.ToFieldSet()
 	if err != nil {
 		return nil, err
 	}

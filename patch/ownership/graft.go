@@ -3,6 +3,7 @@ package ownership
 import (
 	"maps"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -200,4 +201,56 @@ func setFields(of reflect.Value, to map[string]any) error {
 		field.Set(fields[name].GetFrom(made.Elem()))
 	}
 	return nil
+}
+
+// isBlank says that an object has nothing but its kind.
+func isBlank(obj runtime.Object) bool {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		for name := range u.Object {
+			if name != "apiVersion" && name != "kind" {
+				return false
+			}
+		}
+		return true
+	}
+	v := reflect.ValueOf(obj).Elem()
+	for i := range v.NumField() {
+		if v.Type().Field(i).Name != "TypeMeta" && !v.Field(i).IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// asApplied is what is applied where there was nothing, as an object like that. It
+// shares nothing. What says null is for others to merge.
+func asApplied(nothing, applied runtime.Object) (runtime.Object, error) {
+	manifest, ok := applied.(*unstructured.Unstructured)
+	if !ok || hasNull(manifest.Object) {
+		return nil, errOdd
+	}
+	if _, ok := nothing.(*unstructured.Unstructured); ok {
+		return manifest.DeepCopy(), nil
+	}
+	obj, ok := reflect.TypeAssert[runtime.Object](reflect.New(reflect.TypeOf(nothing).Elem()))
+	if !ok {
+		return nil, errOdd
+	}
+	return obj, runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, obj)
+}
+
+func hasNull(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		for _, below := range v {
+			if hasNull(below) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, hasNull)
+	}
+	return false
 }
