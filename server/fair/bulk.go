@@ -20,16 +20,24 @@ import (
 // reading requests and deciding on them. When nobody asks for little, nobody takes
 // turns.
 //
-// There are two of them: those who make answers take turns, and so do connections
-// that encrypt and write them, among themselves. One who makes an answer has to
-// wait for its connection, which could not go on if he had its turn.
+// Making an answer and encrypting and writing it are turns alike. One who makes an
+// answer has to wait for its connection, which may wait for a turn that he has: his
+// ends while he waits, and connections come first.
 type bulk struct {
 	little *atomic.Int64 // when somebody has asked for little the last time, in nanoseconds
 
-	mu   sync.Mutex      // guards the fields below
-	free int             // turns that nobody has
-	line []chan struct{} // who waits for one, in order; seats bound how many
+	mu    sync.Mutex                   // guards the fields below
+	free  int                          // turns that nobody has
+	lines [sortsOfWork][]chan struct{} // who waits for one, in order; seats bound how many
 }
+
+// Sorts of work, the more urgent first: what is made waits to be written, and who has
+// made it waits for that.
+const (
+	writing = iota
+	making
+	sortsOfWork
+)
 
 const (
 	// lately is for how long somebody who asked for little is thought to come back, and
@@ -37,7 +45,7 @@ const (
 	lately, soon = time.Second, 50 * time.Millisecond
 	// longest is how long a turn lasts at most. Who has more to write then, or waits
 	// for a client that does not read, needs another to go on.
-	longest = 2 * time.Millisecond
+	longest = time.Millisecond
 	// pauses is how many times as long as a turn the pause after it is, and pause what
 	// it is at least.
 	pauses, pause = 2, time.Millisecond
@@ -52,7 +60,7 @@ func (b *bulk) within(d time.Duration) bool { return time.Since(time.Unix(0, b.l
 
 // begin waits for a turn. It returns nil, which is none, when nobody asks for
 // little, or ctx has ended.
-func (b *bulk) begin(ctx context.Context) *turn {
+func (b *bulk) begin(ctx context.Context, work int) *turn {
 	if !b.within(lately) {
 		return nil
 	}
@@ -63,7 +71,7 @@ func (b *bulk) begin(ctx context.Context) *turn {
 		return b.newTurn()
 	}
 	mine := make(chan struct{})
-	b.line = append(b.line, mine)
+	b.lines[work] = append(b.lines[work], mine)
 	b.mu.Unlock()
 	select {
 	case <-mine:
@@ -71,9 +79,9 @@ func (b *bulk) begin(ctx context.Context) *turn {
 	case <-ctx.Done():
 	}
 	b.mu.Lock()
-	i := slices.Index(b.line, mine)
+	i := slices.Index(b.lines[work], mine)
 	if i >= 0 {
-		b.line = slices.Delete(b.line, i, i+1)
+		b.lines[work] = slices.Delete(b.lines[work], i, i+1)
 	}
 	b.mu.Unlock()
 	if i < 0 {
@@ -86,19 +94,21 @@ func (b *bulk) begin(ctx context.Context) *turn {
 func (b *bulk) next() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.line) == 0 {
-		b.free++
-		return
+	for i, line := range b.lines {
+		if len(line) > 0 {
+			close(line[0])
+			b.lines[i] = slices.Delete(line, 0, 1)
+			return
+		}
 	}
-	close(b.line[0])
-	b.line = slices.Delete(b.line, 0, 1)
+	b.free++
 }
 
 // waits says whether somebody is in line.
 func (b *bulk) waits() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.line) > 0
+	return len(b.lines[writing])+len(b.lines[making]) > 0
 }
 
 // turn is what one request has; nil is none.
@@ -147,7 +157,7 @@ func (p *Pace) Work() {
 	case p.place.follows():
 		runtime.Gosched()
 	case p.turn == nil || p.turn.over.Load():
-		p.turn = p.place.rules.wire.begin(context.Background())
+		p.turn = p.place.rules.bulk.begin(context.Background(), writing)
 	}
 }
 

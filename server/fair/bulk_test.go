@@ -2,6 +2,7 @@ package fair_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -47,11 +48,11 @@ func TestPause(t *testing.T) {
 	for name, c := range map[string]struct {
 		ago, took, want time.Duration
 	}{
-		"as long as two turns":                {0, time.Millisecond, 3 * time.Millisecond},
+		"as long as two turns":                {0, 800 * time.Microsecond, 2400 * time.Microsecond},
 		"at least so long":                    {0, time.Microsecond, time.Millisecond + time.Microsecond},
-		"after one that has ended by itself":  {0, time.Minute, 6 * time.Millisecond},
-		"none while there is time between":    {100 * time.Millisecond, time.Millisecond, time.Millisecond},
-		"none after one that ended by itself": {100 * time.Millisecond, time.Minute, 2 * time.Millisecond},
+		"after one that has ended by itself":  {0, time.Minute, 3 * time.Millisecond},
+		"none while there is time between":    {100 * time.Millisecond, 800 * time.Microsecond, 800 * time.Microsecond},
+		"none after one that ended by itself": {100 * time.Millisecond, time.Minute, time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -83,14 +84,38 @@ func TestNobodyWaits(t *testing.T) {
 		begun := time.Now()
 		for range 10 {
 			ends := turns(t, b)
-			time.Sleep(time.Millisecond)
+			time.Sleep(500 * time.Microsecond)
 			for _, end := range ends {
 				end()
 			}
 		}
-		if took := time.Since(begun); took != 10*time.Millisecond {
-			t.Errorf("ten turns of 1 ms took %v", took)
+		if took := time.Since(begun); took != 5*time.Millisecond {
+			t.Errorf("ten turns of 0.5 ms took %v", took)
 		}
+	})
+}
+
+// TestConnectionsComeFirst has somebody make an answer, somebody else wait to do so,
+// and a connection wait to write: it does before, whoever has come first.
+func TestConnectionsComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fair.NewBulk()
+		b.AsksForLittle()
+		turns(t, b)
+		came := make(chan string, 2)
+		wait := func(who string, begin func(context.Context) (func(), bool)) {
+			go func() {
+				_, has := begin(t.Context())
+				came <- fmt.Sprint(who, has)
+			}()
+			synctest.Wait()
+		}
+		wait("maker ", b.Begin)
+		wait("connection ", b.BeginWriting)
+		if first, second := <-came, <-came; first != "connection true" || second != "maker true" {
+			t.Errorf("%s before %s", first, second)
+		}
+		time.Sleep(time.Minute) // until all has ended
 	})
 }
 
@@ -138,9 +163,9 @@ func TestPace(t *testing.T) {
 		}
 		begun := time.Now()
 		waits := works(last)
-		time.Sleep(time.Millisecond)
+		time.Sleep(800 * time.Microsecond)
 		paces[0].Rest()
-		if took := (<-waits).Sub(begun); took != 3*time.Millisecond {
+		if took := (<-waits).Sub(begun); took != 2400*time.Microsecond {
 			t.Errorf("the next turn came after %v", took)
 		}
 		follow()

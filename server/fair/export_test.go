@@ -36,9 +36,17 @@ func NewBulk() *Bulk { return (*Bulk)(newBulk(new(atomic.Int64))) }
 // AsksForLittle says that somebody does.
 func (b *Bulk) AsksForLittle() { b.little.Store(time.Now().UnixNano()) }
 
-// Begin waits for a turn, and returns what ends it; false when there is none.
-func (b *Bulk) Begin(ctx context.Context) (end func(), has bool) {
-	t := (*bulk)(b).begin(ctx)
+// Begin waits for a turn at making an answer, and returns what ends it; false when
+// there is none.
+func (b *Bulk) Begin(ctx context.Context) (end func(), has bool) { return b.begin(ctx, making) }
+
+// BeginWriting does so for one at writing an answer.
+func (b *Bulk) BeginWriting(ctx context.Context) (end func(), has bool) {
+	return b.begin(ctx, writing)
+}
+
+func (b *Bulk) begin(ctx context.Context, work int) (end func(), has bool) {
+	t := (*bulk)(b).begin(ctx, work)
 	return t.end, t != nil
 }
 
@@ -47,7 +55,7 @@ func (b *Bulk) Begin(ctx context.Context) (end func(), has bool) {
 // is of a watch, which has told what was there.
 func NewPaces(connections int) (paces []*Pace, follow func()) {
 	r := &rules{}
-	r.bulk, r.wire = newBulk(&r.little), newBulk(&r.little)
+	r.bulk = newBulk(&r.little)
 	r.little.Store(time.Now().UnixNano())
 	for range connections {
 		paces = append(paces, (&Place{rules: r, ctx: context.Background()}).Pace())

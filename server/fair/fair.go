@@ -64,8 +64,7 @@ type rules struct {
 	refused  flowcontrol.DroppedRequestsTracker
 	levels   *levels
 	little   atomic.Int64              // when somebody has asked for little the last time, in nanoseconds
-	bulk     *bulk                     // turns at making answers
-	wire     *bulk                     // and at encrypting and writing them
+	bulk     *bulk                     // turns of those who read much
 	schemas  atomic.Pointer[[]*schema] // in order: the first that matches counts
 	debug    *mux.PathRecorderMux
 }
@@ -82,7 +81,7 @@ func (g *Gate) Run(ctx context.Context) error {
 	metrics.Register()
 	shared, clock := informers.NewSharedInformerFactory(g.client, 0), eventclock.Real{}
 	r := &rules{levels: newLevels(clock), refused: flowcontrol.NewDroppedRequestsTracker(), debug: mux.NewPathRecorderMux("fairness")}
-	r.bulk, r.wire = newBulk(&r.little), newBulk(&r.little)
+	r.bulk = newBulk(&r.little)
 	r.control = flowcontrol.NewTestable(flowcontrol.TestableConfig{
 		Name: "Controller", Clock: clock, AsFieldManager: flowcontrol.ConfigConsumerAsFieldManager,
 		FoundToDangling: func(found bool) bool { return !found }, InformerFactory: shared, FlowcontrolClient: g.client.FlowcontrolV1(),

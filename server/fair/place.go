@@ -43,7 +43,7 @@ func (p *Place) Work() {
 	if p == nil || p.ctx == nil || p.turn != nil && !p.turn.over.Load() {
 		return
 	}
-	p.turn = p.rules.bulk.begin(p.ctx)
+	p.turn = p.rules.bulk.begin(p.ctx, making)
 }
 
 // Pace is for the connection that the answer is written to; nil when it need not
