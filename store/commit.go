@@ -116,10 +116,16 @@ func Finish(op Op, rev Revision) *Object {
 // happened. When ctx ends before the commit is taken up, nothing happens; once
 // it is taken up, ctx no longer matters.
 func (s *Store) Commit(ctx context.Context, p Provenance, ops ...Op) (Revision, error) {
+	return s.CommitChained(ctx, p, Chain{}, ops...)
+}
+
+// CommitChained is Commit for one of several who write the same object.
+func (s *Store) CommitChained(ctx context.Context, p Provenance, chain Chain, ops ...Op) (Revision, error) {
 	r, err := s.committer.newRequest(p, ops)
 	if err != nil {
 		return 0, err
 	}
+	r.chain = chain
 	if err := s.committer.do(ctx, r); err != nil {
 		return 0, err // the committer may still come across r: it is not used again
 	}
@@ -135,6 +141,8 @@ type request struct {
 	ops        []preparedOp // those that change something
 	provenance []byte
 	size       int
+	chain      Chain
+	pending    *Pending // what the next in the chain was told of; nil when nobody was
 	// edit changes the set of planes instead; see plane.go.
 	edit func(*draft, *Batch) error
 

@@ -129,6 +129,9 @@ func (c *committer) commit(group []*request) {
 		for _, r := range group {
 			r.rev, r.err = c.enter(d, r, &batch)
 		}
+		for _, r := range group {
+			r.announce()
+		}
 		if err = c.write(group, d.rev); err == nil {
 			c.publish(d, batch)
 		}
@@ -137,6 +140,7 @@ func (c *committer) commit(group []*request) {
 		if err != nil {
 			r.rev, r.err = 0, err
 		}
+		r.settle(err)
 		r.done <- struct{}{}
 	}
 }
@@ -207,6 +211,9 @@ func (c *committer) catchUp(ctx context.Context) error {
 func (c *committer) enter(d *draft, r *request, batch *Batch) (Revision, error) {
 	if r.edit != nil {
 		return r.rev, r.edit(d, batch)
+	}
+	if err := d.follows(r); err != nil {
+		return 0, err
 	}
 	c.olds = c.olds[:0]
 	for _, ops := range [][]preparedOp{r.asserts, r.ops} {

@@ -16,6 +16,7 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/pkg/warning"
 
+	"setpoint.dev/setpoint/admission/settled"
 	"setpoint.dev/setpoint/api/initializers"
 )
 
@@ -33,6 +34,9 @@ func (c *Callers) call(ctx context.Context, h *hook, invocation *generic.Webhook
 	uid, request, response, err := webhookrequest.CreateAdmissionObjects(sees, invocation)
 	if err != nil {
 		return nil, h.failed(fmt.Errorf("could not create admission objects: %w", err), apierrors.NewBadRequest("error creating admission objects"))
+	}
+	if err := settled.Await(ctx); err != nil {
+		return nil, h.failed(fmt.Errorf("the object was not stored that is to be changed: %w", err), apierrors.NewInternalError(err))
 	}
 	if err := c.post(ctx, h, request, response); err != nil {
 		return nil, err

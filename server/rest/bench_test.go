@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -57,7 +58,12 @@ type direct struct {
 
 func newDirect(tb testing.TB) *direct {
 	tb.Helper()
-	s, err := store.Open(tb.Context(), store.Config{})
+	return newDirectOn(tb, store.Config{}, nil)
+}
+
+func newDirectOn(tb testing.TB, cfg store.Config, admit admission.Interface) *direct {
+	tb.Helper()
+	s, err := store.Open(tb.Context(), cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -73,7 +79,7 @@ func newDirect(tb testing.TB) *direct {
 		}
 	})
 	list := kinds.Builtin(kinds.Deps{})
-	return &direct{rest.New(rest.Config{Store: s, Hub: hub, Kinds: func() *kinds.List { return list }}), tb}
+	return &direct{rest.New(rest.Config{Store: s, Hub: hub, Kinds: func() *kinds.List { return list }, Admission: admit}), tb}
 }
 
 func (d *direct) request(ctx context.Context, method, path, accept, body string) *http.Request {

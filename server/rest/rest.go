@@ -95,13 +95,14 @@ type Config struct {
 // Handler serves requests for resources.
 type Handler struct {
 	Config
-	turns   *turns.Turns[object] // of those who write one object
-	codecs  *codecs
-	pages   *pages
-	lists   *lists
-	decoded *semaphore.Weighted // bytes of objects that lists are made of, of all planes
-	lines   lines               // events that several watchers write
-	waiting atomic.Int64        // creates that wait for initializers
+	turns     *turns.Turns[object, *store.Pending] // of those who write one object
+	codecs    *codecs
+	pages     *pages
+	lists     *lists
+	unchanged *unchanged
+	decoded   *semaphore.Weighted // bytes of objects that lists are made of, of all planes
+	lines     lines               // events that several watchers write
+	waiting   atomic.Int64        // creates that wait for initializers
 	// backlog is what waits for the initializers that are configured.
 	backlog atomic.Pointer[map[string]initializer.Backlog]
 }
@@ -121,12 +122,15 @@ func New(cfg Config) *Handler {
 	if cfg.Plane == "" {
 		cfg.Plane = store.Main
 	}
-	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, lists: &lists{}, turns: &turns.Turns[object]{}, decoded: semaphore.NewWeighted(maxDecoded)}
+	h := &Handler{Config: cfg, codecs: &codecs{}, pages: &pages{}, lists: &lists{}, unchanged: &unchanged{}, turns: &turns.Turns[object, *store.Pending]{}, decoded: semaphore.NewWeighted(maxDecoded)}
 	if cfg.Like != nil {
-		h.codecs, h.lists, h.decoded = cfg.Like.codecs, cfg.Like.lists, cfg.Like.decoded
+		h.codecs, h.lists, h.unchanged, h.decoded = cfg.Like.codecs, cfg.Like.lists, cfg.Like.unchanged, cfg.Like.decoded
 	}
 	return h
 }
+
+// GiveBack gives back memory that makes the next requests cheaper, and is not needed.
+func (h *Handler) GiveBack() { h.unchanged.drop() }
 
 // call is one request on its way.
 type call struct {
@@ -144,6 +148,10 @@ type call struct {
 	user     user.Info
 	sent     []byte        // the body, once it is read
 	changing *store.Object // what a change is made to; nil while nothing is
+	// turn is that of a change to the object, and follows what it is made to while that
+	// is not stored yet; both are nil where none is.
+	turn    *turns.Turn[object, *store.Pending]
+	follows *store.Pending
 	// waits is how a create waits for initializers, and assigned are those that
 	// configurations gave its object.
 	waits    patience

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	upstream "k8s.io/apiserver/pkg/registry/rest"
 
+	"setpoint.dev/setpoint/admission/settled"
 	"setpoint.dev/setpoint/patch/ownership"
-	"setpoint.dev/setpoint/server/rest/turns"
 	"setpoint.dev/setpoint/store"
 )
 
@@ -107,22 +107,26 @@ func (c *call) change(ch change) (code int, stored *store.Object, err error) {
 // turns at the object once one of them has been in another's way.
 func (c *call) carryOut(ch change) (code int, stored *store.Object, err error) {
 	takesTurns := ch.retry && !isDryRun(ch.options.DryRun)
-	what := object{c.info.Plane, c.resource.Table, c.key()}
-	var turn turns.Turn[object]
-	defer func() { turn.Done() }()
+	defer func() {
+		c.turn.Done()
+		c.turn = nil
+	}()
 	if takesTurns {
-		if turn, err = c.turns.Join(c.ctx, what); err != nil {
+		if c.turn, err = c.turns.Join(c.ctx, c.object()); err != nil {
 			return 0, nil, err
 		}
 	}
 	for range commitTries {
-		code, stored, err = c.changeOnce(ch)
+		var misled bool
+		if code, stored, misled, err = c.changeInTurn(ch); misled {
+			continue
+		}
 		if !isConflict(err) || !ch.retry && !c.isCompanions(err) {
 			break
 		}
-		if takesTurns && !turn.Has() {
+		if takesTurns && c.turn == nil {
 			var gone error
-			if turn, gone = c.turns.Take(c.ctx, what); gone != nil {
+			if c.turn, gone = c.turns.Take(c.ctx, c.object()); gone != nil {
 				return 0, nil, gone
 			}
 		}
@@ -133,22 +137,50 @@ func (c *call) carryOut(ch change) (code int, stored *store.Object, err error) {
 	return code, stored, err
 }
 
-// object is what turns are taken at.
-type object struct{ plane, table, key string }
+// changeInTurn makes a change to what the turn before has made of the object, which
+// may not be stored yet, or else to what is stored. It was misled when it has been
+// made to something that was not stored in the end: nothing of it has happened then.
+func (c *call) changeInTurn(ch change) (code int, stored *store.Object, misled bool, err error) {
+	if c.turn == nil || c.turn.Given == nil {
+		code, stored, err = c.changeOnce(ch)
+		return code, stored, false, err
+	}
+	ctx := c.ctx
+	c.follows, c.turn.Given = c.turn.Given, nil
+	c.ctx = settled.With(ctx, c.follows.Wait)
+	code, stored, err = c.changeOnce(ch)
+	misled = c.follows.Wait() != nil
+	c.follows, c.ctx = nil, ctx
+	return code, stored, misled, err
+}
 
-func (c *call) changeOnce(ch change) (int, *store.Object, error) {
+// toChange is the object that a change is made to; nil when there is none.
+func (c *call) toChange() (*store.Object, error) {
+	if c.follows != nil {
+		return c.follows.Object(), nil
+	}
 	sn, err := c.snapshot()
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	have, err := sn.Get(c.ctx, c.resource.Table, c.key())
+	return sn.Get(c.ctx, c.resource.Table, c.key())
+}
+
+// object names a stored object.
+type object struct{ plane, table, key string }
+
+// object is the one that the request names.
+func (c *call) object() object { return object{c.info.Plane, c.resource.Table, c.key()} }
+
+func (c *call) changeOnce(ch change) (int, *store.Object, error) {
+	have, err := c.toChange()
 	if err != nil {
 		return 0, nil, err
 	}
 	if have == nil {
 		return c.changeToCreate(ch)
 	}
-	old, err := c.stored(have)
+	old, err := c.before(have)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -185,6 +217,9 @@ func (c *call) changeOnce(ch change) (int, *store.Object, error) {
 		return 0, nil, err
 	}
 	stored, err := c.replace(ch, obj, old, have, attributes)
+	if err == nil && stored == have && c.follows == nil { // what is not stored yet may never be
+		c.keepUnchanged(have, old)
+	}
 	return http.StatusOK, stored, err
 }
 

@@ -110,7 +110,11 @@ func (c *call) write(fieldManager string, op store.Op, along ...store.Op) (store
 }
 
 func (c *call) writeFree(fieldManager string, op store.Op, along ...store.Op) (store.Revision, error) {
-	rev, err := c.Store.Commit(c.ctx, c.provenance(fieldManager), append([]store.Op{op}, along...)...)
+	chain := store.Chain{After: c.follows}
+	if c.turn != nil && (object{op.Plane, op.Resource, op.Key}) == c.object() {
+		chain.Next = c.turn.Pass
+	}
+	rev, err := c.Store.CommitChained(c.ctx, c.provenance(fieldManager), chain, append([]store.Op{op}, along...)...)
 	if err != nil {
 		return 0, err
 	}
