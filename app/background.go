@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -46,6 +47,8 @@ func (a *App) startBackground(ctx context.Context, g *errgroup.Group) {
 // giveBack gives back what the start, or a time of much work, has needed and a
 // quiet server does not.
 func (a *App) giveBack() {
+	a.rest.GiveBack()
+	debug.FreeOSMemory()
 	if err := trim(); err != nil {
 		a.cfg.Logger.Debug("pages of the program are not given back", "error", err)
 	}

@@ -40,10 +40,9 @@ func paceHeap(ctx context.Context, quiet func()) {
 				debug.SetGCPercent(percent)
 			}
 			if changed && p.isQuiet() {
-				debug.FreeOSMemory()
-				metrics.Read(seen)
-				p.cycles = seen[1].Value.Uint64() // our own is no sign of work
 				quiet()
+				metrics.Read(seen)
+				p.cycles = seen[1].Value.Uint64() // a collection of its own is no sign of work
 			}
 		case <-ctx.Done():
 			tick.Stop()

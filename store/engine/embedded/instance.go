@@ -19,7 +19,7 @@ import (
 const (
 	blockCacheSize = 8 << 20
 	blockSize      = 32 << 10 // the store reads all of it, or a version now and then
-	memTableSize   = 16 << 20
+	memTableSize   = 4 << 20
 	maxOpenFiles   = 256
 	tableSize      = 4 << 20
 
