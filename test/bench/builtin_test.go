@@ -110,7 +110,7 @@ func (k builtin) loads() []load {
 			return fmt.Appendf(nil, `[{"op":"add","path":"/metadata/labels/json","value":"%d-%d"}]`, round, i)
 		}),
 		patches("strategic", some, "application/strategic-merge-patch+json", k.of, label("strategic")),
-		{"contended", max(1, some/4), k.contend},
+		{"contended", some, k.contend},
 		{"apply-new", some, func(b *testing.B, s *server, round, n int) {
 			b.Helper()
 			together(b, n, func(i int) error {
