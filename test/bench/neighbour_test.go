@@ -27,7 +27,7 @@ import (
 const (
 	neighbourRequests = 1_000
 	neighbourObjects  = 2_000
-	politeCreates     = 2_000
+	politeCreates     = 20_000
 	politeFor         = time.Minute
 )
 
