@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -235,23 +234,36 @@ func du(t *testing.T, dir string) (size int64) {
 func TestBackupDuringStorm(t *testing.T) {
 	h := history{keys: 20, padding: 1000}
 	e := open(t, embedded.Config{Dir: filepath.Join(t.TempDir(), "store")})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		var err error
-		for err == nil && ctx.Err() == nil {
-			err = e.Commit(t.Context(), h.group(e.Current(), 5), 0)
-			time.Sleep(time.Millisecond) // what is read below should not outgrow the reading
-		}
-		done <- err
-	}()
 	for i := range 5 {
+		// What is read below should not outgrow the reading, so the storm
+		// lasts no longer than the copying.
+		ctx, cancel := context.WithCancel(t.Context())
+		begun, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			var err error
+			for n := 0; err == nil && ctx.Err() == nil; n++ {
+				if n == 20 {
+					close(begun)
+				}
+				err = e.Commit(t.Context(), h.group(e.Current(), 5), 0)
+			}
+			done <- err
+		}()
+		select {
+		case <-begun:
+		case err := <-done:
+			t.Fatal(err)
+		}
 		copied := filepath.Join(t.TempDir(), fmt.Sprintf("copy-%d", i))
 		before := e.Current()
 		if err := e.Backup(t.Context(), copied); err != nil {
 			t.Fatal(err)
 		}
 		after := e.Current() + 5
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
 		if err := e.Backup(t.Context(), copied); err == nil {
 			t.Error("Backup writes over a copy")
 		}
@@ -264,10 +276,6 @@ func TestBackupDuringStorm(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
 	}
 	h.mustHold(t, e, e.Current())
 	if err := e.Close(); err != nil {

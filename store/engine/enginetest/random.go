@@ -20,6 +20,10 @@ func randomRuns(t *testing.T, open func(t *testing.T, dir string) engine.Engine,
 	if *seed != 0 {
 		seeds = []uint64{*seed}
 	}
+	steps := 2500
+	if testing.Short() {
+		steps = 800
+	}
 	for i, seed := range seeds {
 		t.Run(fmt.Sprint("random operations give the answers of the model ", i), func(t *testing.T) {
 			t.Logf("seed %d", seed)
@@ -28,7 +32,7 @@ func randomRuns(t *testing.T, open func(t *testing.T, dir string) engine.Engine,
 				Rand:    rand.New(rand.NewPCG(seed, seed)),
 				durable: durable,
 			}
-			for range 2500 {
+			for range steps {
 				r.step()
 				if t.Failed() {
 					t.Fatalf("repeat with -enginetest.seed=%d", seed)

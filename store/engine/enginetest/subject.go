@@ -161,16 +161,21 @@ func (s *subject) drop(plane string) {
 }
 
 // check compares engine and model in all that can be asked of them. Where
-// there is very much to ask, it asks at even distances.
+// there is very much to ask, it asks at even distances, wider ones in a short
+// run.
 func (s *subject) check() {
 	s.t.Helper()
+	places := 20
+	if testing.Short() {
+		places = 5
+	}
 	s.checkCurrent()
 	s.checkTables()
 	s.checkLoad()
 	for t, floor := range s.model.listed() {
 		s.checkScan(t, "", "", 0)
 		revs := []engine.Revision{floor - 1, floor, floor + 1, s.model.last, s.model.last + 1}
-		step := max(1, (s.model.last-floor)/20)
+		step := max(1, (s.model.last-floor)/engine.Revision(places))
 		for rev := floor + 1; rev < s.model.last; rev += step {
 			revs = append(revs, rev)
 		}
@@ -181,10 +186,10 @@ func (s *subject) check() {
 			}
 		}
 		keys := s.model.keys(t)
-		for i := 0; i < len(keys); i += max(1, len(keys)/50) {
+		for i := 0; i < len(keys); i += max(1, len(keys)/(2*places)) {
 			s.checkVersions(t, keys[i])
 			versions := s.model.retained(t, keys[i])
-			for j := 0; j < len(versions); j += max(1, len(versions)/20) {
+			for j := 0; j < len(versions); j += max(1, len(versions)/places) {
 				s.checkGet(t, keys[i], versions[j].Rev)
 				s.checkGet(t, keys[i], versions[j].Rev-1)
 				s.checkGet(t, keys[i], versions[j].Rev+1)
