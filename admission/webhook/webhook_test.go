@@ -212,8 +212,8 @@ func TestValidatingWebhooksAreAskedAtOnce(t *testing.T) {
 	if got := f.create(metav1.CreateOptions{}); got != "created " {
 		t.Error(got)
 	}
-	if took := time.Since(begun); took > 10*time.Second {
-		t.Errorf("20 webhooks of one second each took %v", took)
+	if took := time.Since(begun); took >= 20*time.Second {
+		t.Errorf("20 webhooks of one second each took %v, as long as one after the other", took)
 	}
 }
 
