@@ -138,21 +138,6 @@ func (u *user) try(t *testing.T, args ...string) (string, error) {
 	return u.hear(t, nil, args...)
 }
 
-// tell runs kubectl with somebody who says a line, and stays.
-func (u *user) tell(t *testing.T, line string, args ...string) (string, error) {
-	t.Helper()
-	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()  //nolint:errcheck // it was only read
-	defer out.Close() //nolint:errcheck // nobody reads any more
-	if _, err := fmt.Fprintln(out, line); err != nil {
-		t.Fatal(err)
-	}
-	return u.hear(t, in, args...)
-}
-
 // hear runs kubectl with what it hears.
 func (u *user) hear(t *testing.T, in io.Reader, args ...string) (string, error) {
 	t.Helper()
@@ -177,14 +162,14 @@ func (u *user) kubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// follow starts a kubectl that lasts until the test, or stop, ends it, and gives
-// its lines as they come.
-func (u *user) follow(t *testing.T, args ...string) (lines <-chan string, stop func()) {
+// follow starts a kubectl with what it hears, and gives its lines as they come,
+// until it ends by itself or by stop or the test.
+func (u *user) follow(t *testing.T, in io.Reader, args ...string) (lines <-chan string, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := u.command(ctx, append([]string{"kubectl", "--context", "setpoint"}, args...)...)
 	read, write := io.Pipe()
-	cmd.Stdout, cmd.Stderr = write, write
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, write, write
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -199,12 +184,14 @@ func (u *user) follow(t *testing.T, args ...string) (lines <-chan string, stop f
 			}
 		}
 	})
-	stop = sync.OnceFunc(func() {
-		cancel()
-		_ = cmd.Wait() // it was killed
+	done.Go(func() {
+		_ = cmd.Wait() // it was killed, or what it said tells
 		_ = write.Close()
-		done.Wait()
 	})
+	stop = func() {
+		cancel()
+		done.Wait()
+	}
 	t.Cleanup(stop)
 	return all, stop
 }

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"setpoint.dev/setpoint/node/nodetest"
 )
@@ -187,8 +188,8 @@ func (u *user) visit(t *testing.T, pod string) {
 	if got, err := u.hear(t, strings.NewReader("a line\n"), "exec", "-i", pod, "--", "cat"); err != nil || got != "a line\n" {
 		t.Errorf("exec said %q, %v", got, err)
 	}
-	attached, leave := u.follow(t, "attach", pod)
-	forwarded, stop := u.follow(t, "port-forward", pod, ":"+port)
+	attached, leave := u.follow(t, nil, "attach", pod)
+	forwarded, stop := u.follow(t, nil, "port-forward", pod, ":"+port)
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line(t, forwarded, "Forwarding from 127.0.0.1"))
 	eventually(t, func() string { // who attaches hears what is said from then on
 		if body, err := get(t.Context(), "http://"+address+"/"); err != nil || body != page {
@@ -205,13 +206,41 @@ func (u *user) visit(t *testing.T, pod string) {
 	})
 	leave()
 	stop()
-	// containerd 1.6 passes on what is said before it listens for the answer, so one
-	// that comes at once may be heard only in the log.
-	got, err := u.tell(t, "a word", "debug", pod, "-q", "-i", "--image=nginx:busybox", "--container=look", "--", "sh", "-c", "read word; sleep 1; echo heard $word; test -d /www && echo files")
-	if err != nil || !strings.Contains(got, "heard a word\nfiles\n") {
-		t.Errorf("debug said %q, %v", got, err)
+	u.debug(t, pod)
+}
+
+// debug talks to a container for debugging. containerd 1.6 passes on what is said
+// before it listens for the answer, which is therefore given until it is heard.
+func (u *user) debug(t *testing.T, pod string) {
+	t.Helper()
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := u.kubectl(t, "logs", pod, "-c", "look"); got != "heard a word\nfiles\n" {
+	defer in.Close()  //nolint:errcheck // it was only read
+	defer out.Close() //nolint:errcheck // nobody reads any more
+	say := func(line string) {
+		t.Helper()
+		if _, err := fmt.Fprintln(out, line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard, stop := u.follow(t, in, "debug", pod, "-q", "-i", "--image=nginx:busybox", "--container=look", "--", "sh", "-c",
+		"read word; while :; do echo heard $word; sleep 1; done & read word; kill $!; test -d /www && echo files")
+	defer stop()
+	say("a word")
+	line(t, heard, "heard a word")
+	say("enough")
+	line(t, heard, "files")
+	select {
+	case more, ok := <-heard:
+		if ok {
+			t.Errorf("after its end debug said %q", more)
+		}
+	case <-time.After(longest):
+		t.Error("debug does not end")
+	}
+	if got := u.kubectl(t, "logs", pod, "-c", "look"); !regexp.MustCompile(`^(heard a word\n)+files\n$`).MatchString(got) {
 		t.Errorf("the log of the container for debugging is %q", got)
 	}
 }
