@@ -163,7 +163,8 @@ func (u *user) kubectl(t *testing.T, args ...string) string {
 }
 
 // follow starts a kubectl with what it hears, and gives its lines as they come,
-// until it ends by itself or by stop or the test.
+// until it ends by itself or by stop or the test. If it does not end well, the last
+// line says so.
 func (u *user) follow(t *testing.T, in io.Reader, args ...string) (lines <-chan string, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -177,17 +178,22 @@ func (u *user) follow(t *testing.T, in io.Reader, args ...string) (lines <-chan 
 	var done sync.WaitGroup
 	done.Go(func() {
 		defer close(all)
-		for scan := bufio.NewScanner(read); scan.Scan(); {
+		defer read.Close() //nolint:errcheck // so that kubectl does not wait for who reads no more
+		give := func(line string) {
 			select {
-			case all <- scan.Text():
+			case all <- line:
 			case <-ctx.Done():
 			}
 		}
+		scan := bufio.NewScanner(read)
+		for scan.Scan() {
+			give(scan.Text())
+		}
+		if err := scan.Err(); err != nil {
+			give("kubectl: " + err.Error())
+		}
 	})
-	done.Go(func() {
-		_ = cmd.Wait() // it was killed, or what it said tells
-		_ = write.Close()
-	})
+	done.Go(func() { _ = write.CloseWithError(cmd.Wait()) }) // it always returns nil
 	stop = func() {
 		cancel()
 		done.Wait()
